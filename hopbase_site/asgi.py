@@ -1,0 +1,59 @@
+"""The ASGI application: the API's consumers, Django for the admin, and the gateway's start and end.
+
+`HOPBASE_ROLE` (set by `manage.py serve --role`) says what this process serves: all, gateway or admin.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hopbase_site.settings")
+
+from django.core.asgi import get_asgi_application
+
+django_application = get_asgi_application()
+
+from streaming import gateway  # noqa: E402 - the models need Django set up first
+from streaming.routing import gateway_router, health_router  # noqa: E402
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+ROLE = os.environ.get("HOPBASE_ROLE", "all")
+HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+async def application(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    """Dispatch by path: the API never reaches Django's middleware."""
+    if scope["type"] == "lifespan":
+        await _lifespan(receive, send)
+    elif scope["type"] != "http":
+        await send({"type": "websocket.close"})
+    elif ROLE != "admin" and (scope["path"].startswith("/v1/") or scope["path"] == "/v1"):
+        await gateway_router(scope, receive, send)
+    elif scope["path"] in HEALTH_PATHS:
+        await health_router(scope, receive, send)
+    elif ROLE == "gateway":
+        await gateway_router({**scope, "path": "/v1/"}, receive, send)
+    else:
+        await django_application(scope, receive, send)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while (await receive())["type"] == "lifespan.startup":
+        await gateway.current().start()
+        await send({"type": "lifespan.startup.complete"})
+    await gateway.current().aclose()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def begin_drain() -> None:
+    """Take no new API request: called at SIGTERM, before the server stops."""
+    gateway.current().begin_drain()
+
+
+def drained() -> bool:
+    """Whether every request that was under way has ended and is settled."""
+    return gateway.current().drained

@@ -1,0 +1,39 @@
+"""The Celery app: `celery -A hopbase_site worker -B`. Tasks are thin; what they call is in the apps."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import beat_init, celeryd_init
+from django.core.exceptions import ImproperlyConfigured
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hopbase_site.settings")
+
+app = Celery("hopbase")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+def _schedule(sender: Celery, **kwargs: Any) -> None:
+    """Give beat the apps' schedule; only now, since the tasks' modules import models."""
+    from billing.tasks import BEAT_SCHEDULE
+
+    sender.conf.beat_schedule = BEAT_SCHEDULE
+
+
+def _refuse_default_secrets(**kwargs: Any) -> None:
+    """A worker starts under the same conditions as `manage.py serve`. Signals swallow errors, but not SystemExit."""
+    from hopbase_site.checks import make_var_dir, refuse_default_secrets
+
+    try:
+        refuse_default_secrets()
+        make_var_dir()
+    except ImproperlyConfigured as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+app.on_after_finalize.connect(_schedule)
+celeryd_init.connect(_refuse_default_secrets)
+beat_init.connect(_refuse_default_secrets)

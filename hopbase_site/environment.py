@@ -1,0 +1,145 @@
+"""Settings out of the environment or `.env`: an unreadable value names its variable and what to write."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+Value = TypeVar("Value")
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+    "": False,
+}
+DATABASE_SCHEMES = {"sqlite": "sqlite3", "postgres": "postgresql", "postgresql": "postgresql"}
+
+
+def load(default: Path) -> None:
+    """Add what `.env` says (or the file that HOPBASE_ENV_FILE names); the environment's own values win."""
+    path = Path(os.environ.get("HOPBASE_ENV_FILE") or default)
+    if path.exists():
+        try:
+            environ.Env.read_env(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ImproperlyConfigured(f"{path} cannot be read ({error}): mend the file or remove it") from None
+
+
+def _read(name: str, default: Value, parse: Callable[[str], Value], wanted: str) -> Value:
+    text = os.environ.get(name)
+    if text is None or (text.strip() == "" and default != ""):
+        return default
+    try:
+        return parse(text.strip())
+    except ValueError:
+        raise ImproperlyConfigured(f"{name}={text!r} is not {wanted}: mend it in the environment or in .env") from None
+
+
+def text(name: str, default: str) -> str:
+    """A setting that may be any text; empty counts as unset."""
+    return _read(name, default, str, "text")
+
+
+def flag(name: str, default: bool) -> bool:
+    """true or false."""
+
+    def parse(word: str) -> bool:
+        if word.lower() not in WORDS:
+            raise ValueError
+        return WORDS[word.lower()]
+
+    return _read(name, default, parse, "true or false")
+
+
+def seconds(name: str, default: float) -> float:
+    """A length of time above zero."""
+
+    def parse(number: str) -> float:
+        value = float(number)
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, "a number of seconds above 0, for example 10")
+
+
+def count(name: str, default: int) -> int:
+    """A whole number above zero."""
+
+    def parse(number: str) -> int:
+        value = int(number)
+        if value < 1:
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, "a whole number above 0")
+
+
+def items(name: str, default: list[str]) -> list[str]:
+    """Texts separated by commas."""
+    return _read(name, default, lambda words: [word.strip() for word in words.split(",") if word.strip()], "a list")
+
+
+def networks(name: str) -> list[Network]:
+    """Networks separated by commas; none by default."""
+
+    def parse(words: str) -> list[Network]:
+        return [ipaddress.ip_network(word.strip()) for word in words.split(",") if word.strip()]
+
+    return _read(name, [], parse, "a list of networks such as 10.0.0.0/8,fd00::/8")
+
+
+def bounds(name: str, default: tuple[int, int]) -> tuple[int, int]:
+    """Two whole numbers of seconds, the lower first."""
+
+    def parse(words: str) -> tuple[int, int]:
+        low, high = (int(word) for word in words.split(","))
+        if not 0 < low <= high:
+            raise ValueError
+        return low, high
+
+    return _read(name, default, parse, "two whole numbers, the lower first, for example 90,150")
+
+
+def database(url: str) -> dict[str, Any]:
+    """Django's settings for a database URL: SQLite in WAL mode, fully synchronous; PostgreSQL through a pool.
+
+    The URL may hold a password, so no message repeats it.
+    """
+    scheme = url.partition("://")[0]
+    if scheme not in DATABASE_SCHEMES:
+        raise ImproperlyConfigured(
+            "DATABASE_URL must begin with sqlite:/// or postgresql://, for example "
+            "postgresql://hopbase:PASSWORD@localhost/hopbase; unset it for an SQLite file in HOPBASE_VAR_DIR"
+        )
+    try:
+        found: dict[str, Any] = environ.Env.db_url_config(url)
+    except ValueError:
+        raise ImproperlyConfigured(
+            "DATABASE_URL cannot be read: write it as postgresql://USER:PASSWORD@HOST:PORT/NAME, "
+            "with % escapes for special characters in the password"
+        ) from None
+    found["CONN_MAX_AGE"] = 0
+    if DATABASE_SCHEMES[scheme] == "sqlite3":
+        found["OPTIONS"] = {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 5,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-16000;",
+        }
+    else:
+        found["OPTIONS"] = {**found.get("OPTIONS", {}), "pool": {"min_size": 1, "max_size": 10, "timeout": 5}}
+        found["OPTIONS"].setdefault("connect_timeout", 5)
+    return found

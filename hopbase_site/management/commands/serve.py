@@ -1,0 +1,106 @@
+"""`manage.py serve`: the gateway and the admin."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import importlib
+import logging
+import os
+import socket
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+
+from hopbase_site import valkey
+from hopbase_site.workers import Workers
+
+log = logging.getLogger("hopbase.serve")
+
+
+class Command(BaseCommand):
+    help = "Serve the gateway and the admin (production runs the two roles apart)."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--role", choices=("all", "gateway", "admin"), default="all")
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--workers", type=int, default=1, help="processes that share the port (uvicorn only)")
+        parser.add_argument("--server", choices=("uvicorn", "daphne"), default="uvicorn")
+        parser.add_argument("--fd", type=int, default=None, help=argparse.SUPPRESS)  # a worker's inherited listener
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["workers"] < 1 or (options["workers"] > 1 and options["server"] == "daphne"):
+            raise CommandError("--workers must be 1 or more, and 1 with Daphne: run more `serve` processes instead")
+        if ":" in options["host"] and options["server"] == "daphne":
+            raise CommandError("Daphne is served on IPv4 addresses only: give one with --host, or use --server uvicorn")
+        require_migrations()
+        with (
+            contextlib.closing(listener(options["host"], options["port"], options["fd"])) as listening,
+            valkey.running(),
+        ):
+            if options["workers"] > 1:
+                Workers(options["workers"], worker_command(options, listening), listening.fileno()).run()
+            else:
+                serve(options["role"], options["server"], listening)
+
+
+def require_migrations() -> None:
+    """Refuse to serve on tables that are not the code's."""
+    executor = MigrationExecutor(connections["default"])
+    missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    connections.close_all()
+    if missing:
+        raise CommandError(f"{missing} migrations are not applied: run `python manage.py migrate`")
+
+
+def listener(host: str, port: int, inherited: int | None) -> socket.socket:
+    """A listening socket: the port is ours before anything else starts."""
+    from hopbase_site.servers import BACKLOG
+
+    if inherited is not None:
+        return socket.socket(fileno=inherited)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        found = socket.socket(family, kind)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise CommandError(_cannot_listen(host, port, error)) from None
+    return found
+
+
+def _cannot_listen(host: str, port: int, error: OSError | OverflowError) -> str:
+    number = getattr(error, "errno", None)
+    if number == errno.EADDRINUSE:
+        return f"port {port} on {host} is taken: stop what listens there, or choose another with --port"
+    if number == errno.EACCES:
+        return f"port {port} needs more rights than this user has: choose one above 1023 with --port"
+    return f"cannot listen on {host} port {port} ({error}): choose others with --host and --port"
+
+
+def worker_command(options: dict[str, Any], listening: socket.socket) -> list[str]:
+    """The arguments of `manage.py` for one of several workers."""
+    host, port = listening.getsockname()[:2]
+    where = ["--host", str(host), "--port", str(port), "--fd", str(listening.fileno())]
+    return ["serve", "--role", options["role"], *where]
+
+
+def serve(role: str, server: str, listening: socket.socket) -> None:
+    """Serve in this process until a signal ends it."""
+    from hopbase_site import servers
+
+    os.environ["HOPBASE_ROLE"] = role
+    site = importlib.import_module("hopbase_site.asgi")  # builds the application for the role, so only now
+    application = servers.Application(site.application, site.begin_drain, site.drained, settings.DRAIN_S)
+    host, port = listening.getsockname()[:2]
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    run = {"uvicorn": servers.run_uvicorn, "daphne": servers.run_daphne}[server]
+    run(application, listening, lambda: log.info("HopBase serves on http://%s (role %s, %s)", address, role, server))

@@ -1,0 +1,138 @@
+"""Settings, all from the environment or `.env`; docs/operations/settings.md says what each does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hopbase_site import environment
+from hopbase_site.navigation import UNFOLD as UNFOLD
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+environment.load(BASE_DIR / ".env")
+
+DEFAULT_SECRET = "insecure-for-development-only"  # noqa: S105 - refused in production, see hopbase_site.checks
+DEFAULT_ENCRYPTION_KEY = "aG9wYmFzZS1kZXZlbG9wbWVudC1rZXktMzItYnl0ZXM="
+
+DEBUG = environment.flag("DEBUG", False)
+SECRET_KEY = environment.text("SECRET_KEY", DEFAULT_SECRET)
+ALLOWED_HOSTS = environment.items("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
+
+# --- HopBase ---
+VAR_DIR = Path(environment.text("HOPBASE_VAR_DIR", str(BASE_DIR / "var"))).absolute()
+ENCRYPTION_KEYS = environment.items("HOPBASE_ENCRYPTION_KEYS", [DEFAULT_ENCRYPTION_KEY])
+KEY_PEPPER = environment.text("HOPBASE_KEY_PEPPER", DEFAULT_SECRET)
+TRUSTED_PROXIES = environment.networks("HOPBASE_TRUSTED_PROXIES")
+METRICS_NETWORKS = environment.networks("HOPBASE_METRICS_NETWORKS")
+KEEPALIVE_S = environment.seconds("HOPBASE_KEEPALIVE_S", 10.0)
+KEEPALIVE_BEFORE_HEADERS_S = environment.seconds("HOPBASE_KEEPALIVE_BEFORE_HEADERS_S", 10.0)
+STALL_RANGE_S = environment.bounds("HOPBASE_STALL_RANGE_S", (90, 150))
+CONNECT_TIMEOUT_S = environment.seconds("HOPBASE_CONNECT_TIMEOUT_S", 10.0)
+MAX_ATTEMPTS = environment.count("HOPBASE_MAX_ATTEMPTS", 3)
+MAX_BODY_BYTES = environment.count("HOPBASE_MAX_BODY_BYTES", 32 * 1024 * 1024)
+MAX_EVENT_BYTES = environment.count("HOPBASE_MAX_EVENT_BYTES", 8 * 1024 * 1024)
+MAX_ANSWER_BYTES = environment.count("HOPBASE_MAX_ANSWER_BYTES", 64 * 1024 * 1024)
+BODIES_BYTES = environment.count("HOPBASE_BODIES_BYTES", 512 * 1024 * 1024)
+BODY_TIMEOUT_S = environment.seconds("HOPBASE_BODY_TIMEOUT_S", 30.0)
+CHECKPOINT_S = environment.seconds("HOPBASE_CHECKPOINT_S", 2.0)
+DRAIN_S = environment.seconds("HOPBASE_DRAIN_S", 120.0)
+SLOW_READER_S = environment.seconds("HOPBASE_SLOW_READER_S", 60.0)
+PUBLIC_URL = environment.text("HOPBASE_PUBLIC_URL", "http://127.0.0.1:8000")
+SELLER = {
+    "name": environment.text("HOPBASE_SELLER_NAME", ""),
+    "address": environment.text("HOPBASE_SELLER_ADDRESS", ""),
+    "tax_id": environment.text("HOPBASE_SELLER_TAX_ID", ""),
+    "zone": environment.text("HOPBASE_SELLER_ZONE", "UTC"),
+}
+
+# --- Storage ---
+DATABASE_URL = environment.text("DATABASE_URL", f"sqlite:///{VAR_DIR / 'hopbase.sqlite3'}")
+REDIS_URL = environment.text("REDIS_URL", "")
+"""Empty: `manage.py serve` starts the embedded Valkey on a socket under VAR_DIR."""
+VALKEY_URL = REDIS_URL or f"unix://{VAR_DIR / 'valkey.sock'}"
+
+DATABASES = {"default": environment.database(DATABASE_URL)}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# --- Django ---
+INSTALLED_APPS = [
+    "daphne",
+    "unfold",
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "billing",
+    "streaming",
+    "hopbase_site",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "hopbase_site.urls"
+ASGI_APPLICATION = "hopbase_site.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+USE_TZ = True
+TIME_ZONE = "UTC"
+USE_I18N = True
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("zh-hant", "繁體中文")]
+LOCALE_PATHS = [BASE_DIR / "locale"]
+STATIC_URL = "/static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+WHITENOISE_USE_FINDERS = True
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https://")
+CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
+X_FRAME_OPTIONS = "DENY"
+
+# --- Celery: the database is the record, the broker only a hint ---
+CELERY_BROKER_URL = REDIS_URL or f"redis+socket://{VAR_DIR / 'valkey.sock'}"
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TIMEZONE = "UTC"
+
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": "INFO"},
+    "loggers": {
+        # Their lines hold URLs and headers, and so credentials and provider addresses.
+        **{name: {"level": "WARNING"} for name in ("httpx", "httpcore", "aiohttp", "urllib3", "asyncio")},
+    },
+}
