@@ -1,0 +1,17 @@
+"""The billing app."""
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate, pre_migrate
+from django.utils.translation import gettext_lazy as _
+
+
+class BillingConfig(AppConfig):
+    name = "billing"
+    verbose_name = _("Money")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from billing import immutability
+
+        pre_migrate.connect(immutability.take_off_for_migrations, sender=self)
+        post_migrate.connect(immutability.put_back, sender=self)

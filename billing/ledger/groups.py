@@ -1,0 +1,129 @@
+"""A group of entries, written inside one transaction of the caller's. Writing the same group twice changes nothing.
+
+**Names.** A key's request name belongs to one request for ever: first its open row holds it, then its record. Another
+process may open and settle a request of the same name between two of our statements, so a wish is first inserted (the
+unique constraint sees every open row, and waits for whoever is about to commit one), and only then looked for among the
+records: a record that is not there by now can only come from the open row that holds the name, which is ours.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from django.db import IntegrityError
+
+from billing.ledger.cleaning import clean_text
+from billing.ledger.entries import OpenRow, Settlement
+from billing.ledger.rows import attempt_rows, day_of, open_row, record_row
+from billing.ledger.tables import Table
+from billing.models import Attempt, OpenStream, RollupDue, UsageRecord
+
+OPEN_STREAMS, RECORDS, ATTEMPTS = Table(OpenStream), Table(UsageRecord), Table(Attempt)
+
+NAME_LIMIT = 128
+
+NamesById = dict[uuid.UUID, str]
+
+
+@dataclass(slots=True)
+class Group:
+    """What is written together. `bare`: records go in without their raw usage."""
+
+    openings: list[OpenRow] = field(default_factory=list)
+    settlements: list[Settlement] = field(default_factory=list)
+    discards: list[uuid.UUID] = field(default_factory=list)
+    bare: bool = False
+
+
+def write(group: Group, known: NamesById, using: str) -> dict[uuid.UUID, str]:
+    """Write a group; returns the names of the requests that it opened. `known`: names given by earlier groups."""
+    given = _open(group.openings, using)
+    _settle(group, ChainMap(given, known), using)
+    gone = [*(settlement.open.id for settlement in group.settlements), *group.discards]
+    if gone:
+        OpenStream.objects.using(using).filter(id__in=gone).delete()
+    return given
+
+
+def _open(rows: Sequence[OpenRow], using: str) -> dict[uuid.UUID, str]:
+    names = {row.id: _wish(row) or row.own_name for row in rows}
+    # In one order in every process, so that two groups with the same wishes cannot deadlock.
+    ordered = sorted(rows, key=lambda row: (row.key_id, names[row.id]))
+    if OPEN_STREAMS.insert([open_row(row, names[row.id]) for row in ordered], using) < len(rows):
+        names = _name_losers(rows, using)
+    wished = {(row.key_id, names[row.id]): row for row in rows if names[row.id] != row.own_name}
+    for row in _recorded(wished, using) if wished else ():
+        OpenStream.objects.using(using).filter(id=row.id).update(request_name=row.own_name)
+        names[row.id] = row.own_name
+    return names
+
+
+def _wish(row: OpenRow) -> str | None:
+    """The wished name where a column can hold it as it is."""
+    name = row.wished_name
+    return name if name and len(name) <= NAME_LIMIT and clean_text(name) == name else None
+
+
+def _name_losers(rows: Sequence[OpenRow], using: str) -> dict[uuid.UUID, str]:
+    """Insert the rows whose wish was taken under their own names; returns the names of all."""
+    names = open_names([row.id for row in rows], using)
+    losers = [row for row in rows if row.id not in names]
+    if OPEN_STREAMS.insert([open_row(row, row.own_name) for row in losers], using) < len(losers):
+        raise IntegrityError("a request's own name is taken")
+    return {**names, **{row.id: row.own_name for row in losers}}
+
+
+def _recorded(wished: Mapping[tuple[int, str], OpenRow], using: str) -> list[OpenRow]:
+    """Those of the rows, by key and wished name, whose name an earlier request's record bears."""
+    keys, names = zip(*wished, strict=True)
+    records = UsageRecord.objects.using(using).filter(api_key__in=set(keys), request_name__in=set(names))
+    taken = {(key, name): id for id, key, name in records.values_list("id", "api_key_id", "request_name")}
+    return [row for wish, row in wished.items() if taken.get(wish, row.id) != row.id]
+
+
+def open_names(ids: Sequence[uuid.UUID], using: str) -> dict[uuid.UUID, str]:
+    """The names of those of the requests that have an open row."""
+    rows = OpenStream.objects.using(using).filter(id__in=ids)
+    return dict(rows.values_list("id", "request_name"))
+
+
+def _settle(group: Group, known: Mapping[uuid.UUID, str], using: str) -> None:
+    settlements = group.settlements
+    if not settlements:
+        return
+    names = _settled_names(settlements, known, using)
+    rows = [record_row(settlement, names[settlement.open.id], bare=group.bare) for settlement in settlements]
+    if RECORDS.insert(rows, using) < len(rows):
+        _record_losers(group, using)
+    ATTEMPTS.insert([row for entry in settlements for row in attempt_rows(entry, bare=group.bare)], using)
+    due = sorted({(settlement.open.key_id, day_of(settlement)) for settlement in settlements})
+    RollupDue.objects.using(using).bulk_create([RollupDue(api_key_id=key, day=day) for key, day in due])
+
+
+def _settled_names(
+    settlements: Sequence[Settlement], known: Mapping[uuid.UUID, str], using: str
+) -> dict[uuid.UUID, str]:
+    """The name under which each request was opened; its own name where neither we nor the open row know."""
+    unknown = [settlement.open.id for settlement in settlements if settlement.open.id not in known]
+    found = open_names(unknown, using) if unknown else {}
+    names = {}
+    for opened in (settlement.open for settlement in settlements):
+        names[opened.id] = known.get(opened.id) or found.get(opened.id) or opened.own_name
+    return names
+
+
+def _record_losers(group: Group, using: str) -> None:
+    """Keep, under their own names, the records that are not there.
+
+    Most that were not inserted are there from before. But where the open row had vanished, another request may have
+    taken the name since, and a bill must not be lost to that.
+    """
+    ids = [settlement.open.id for settlement in group.settlements]
+    there = set(UsageRecord.objects.using(using).filter(id__in=ids).values_list("id", flat=True))
+    lost = {settlement.open.id: settlement for settlement in group.settlements if settlement.open.id not in there}
+    rows = [record_row(settlement, settlement.open.own_name, bare=group.bare) for settlement in lost.values()]
+    if RECORDS.insert(rows, using) < len(rows):
+        raise IntegrityError("a record's own name is taken")

@@ -1,0 +1,90 @@
+"""`manage.py close_month YYYY-MM [--issue] [--json]`: roll up the month and draft, or issue, its invoices."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from billing import invoices, money, rollups
+from billing.models import Invoice
+from billing.periods import parse_month
+
+EARLIEST_ZONE = dt.timedelta(hours=14)
+"""The zone where a month begins first is so far ahead of UTC."""
+
+
+class Command(BaseCommand):
+    help = "Rolls up a month and drafts its invoices; with --issue, issues them."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("month", metavar="YYYY-MM")
+        parser.add_argument(
+            "--issue", action="store_true", help="issue the drafts: they get numbers and never change again"
+        )
+        parser.add_argument("--json", action="store_true", dest="as_json", help="print the month's invoices as JSON")
+
+    def handle(self, *args: Any, month: str, issue: bool, as_json: bool, **options: Any) -> None:
+        now = timezone.now()
+        first = _month(month, now)
+        rebuilt = rollups.rebuild_due()
+        drafted = invoices.draft(first, now=now)
+        self.stderr.write(f"{month}: {rebuilt} days rolled up, {len(drafted)} invoices drafted")
+        reasons = self._issue(drafted, now) if issue else []
+        self._print(list(invoices.of_month(first).prefetch_related("lines")), as_json)
+        if reasons:
+            raise CommandError("not issued:\n" + "\n".join(f"- {reason}" for reason in reasons))
+
+    def _issue(self, drafted: list[Invoice], now: dt.datetime) -> list[str]:
+        """Issue what can be issued; returns why the rest cannot."""
+        reasons: list[str] = []
+        for invoice in drafted:
+            try:
+                issued = invoices.issue(invoice.pk, now=now)
+            except invoices.IssueBlocked as blocked:
+                reasons.extend(blocked.reasons)
+                continue
+            if note := invoices.warning(issued, now=now):
+                self.stderr.write(f"warning: {note}")
+        return reasons
+
+    def _print(self, found: list[Invoice], as_json: bool) -> None:
+        if as_json:
+            self.stdout.write(
+                json.dumps([invoices.as_json(invoice) for invoice in found], ensure_ascii=False, indent=1)
+            )
+            return
+        rows = [("NUMBER", "STATUS", "ACCOUNT", "KEY", "TOTAL", "UNPRICED"), *map(_row, found)]
+        widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+        for row in rows:
+            cells = [
+                cell.rjust(width) if at >= 4 else cell.ljust(width)
+                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            self.stdout.write("  ".join(cells).rstrip())
+
+
+def _month(text: str, now: dt.datetime) -> dt.date:
+    try:
+        first = parse_month(text)
+    except ValueError as fault:
+        raise CommandError(str(fault)) from None
+    if first > (now + EARLIEST_ZONE).date():
+        raise CommandError(f"{text} has not begun anywhere: close a month that has")
+    return first
+
+
+def _row(invoice: Invoice) -> tuple[str, ...]:
+    total = money.show(invoice.total_nanos, money.currency_places(invoice.currency))
+    return (
+        invoice.number or "-",
+        invoice.status,
+        invoice.account_name,
+        invoice.key_name,
+        f"{invoice.currency} {total}",
+        str(invoice.unpriced),
+    )

@@ -1,0 +1,64 @@
+"""Sums of records by hour, and the days whose sums are due to be made again."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from billing.models.accounts import Account, ApiKey
+
+
+class RollupDue(models.Model):
+    """A key's day that has records newer than its roll-up. One row per cause; a run deletes exactly the rows that it read."""
+
+    id = models.BigAutoField(primary_key=True)
+    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+")
+    day = models.DateField()
+
+    class Meta:
+        verbose_name = _("roll-up due")
+        verbose_name_plural = _("roll-ups due")
+        indexes = [models.Index(fields=["api_key", "day"])]
+
+    def __str__(self) -> str:
+        return f"{self.api_key_id} {self.day}"
+
+
+class UsageRollup(models.Model):
+    """The sum of a key's records of one hour (in the account's zone), by the dimensions that reports ask for."""
+
+    id = models.BigAutoField(primary_key=True)
+    account = models.ForeignKey(Account, models.PROTECT, related_name="+", verbose_name=_("account"))
+    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", verbose_name=_("API key"))
+    day = models.DateField(_("day"))
+    hour_start = models.DateTimeField(_("hour"))
+    model = models.CharField(_("model"), max_length=200)
+    provider = models.CharField(_("provider"), max_length=100, blank=True)
+    service_tier = models.CharField(_("service tier"), max_length=40, blank=True)
+    metering = models.CharField(_("metering"), max_length=12)
+    long_context = models.BooleanField(_("long context"), default=False)
+    currency = models.CharField(_("currency"), max_length=3)
+    requests = models.BigIntegerField(_("requests"))
+    interrupted = models.BigIntegerField(_("interrupted"))
+    unpriced = models.BigIntegerField(_("unpriced"))
+    input = models.BigIntegerField(_("input"))
+    cache_read = models.BigIntegerField(_("cache read"))
+    cache_write = models.BigIntegerField(_("cache write"))
+    cache_write_1h = models.BigIntegerField(_("cache write, 1 h"))
+    output = models.BigIntegerField(_("output"))
+    reasoning = models.BigIntegerField(_("reasoning"))
+    cost_nanos = models.BigIntegerField(_("cost"))
+
+    class Meta:
+        verbose_name = _("hourly roll-up")
+        verbose_name_plural = _("hourly roll-ups")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["api_key", "hour_start", "model", "provider", "service_tier", "metering", "long_context"],
+                name="one_rollup_per_hour_and_dimensions",
+            )
+        ]
+        indexes = [models.Index(fields=["day"]), models.Index(fields=["api_key", "day"])]
+
+    def __str__(self) -> str:
+        return f"{self.api_key_id} {self.hour_start:%Y-%m-%d %H} {self.model}"

@@ -1,0 +1,41 @@
+"""Hours, days and months in an account's time zone, as instants in UTC."""
+
+from __future__ import annotations
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+
+def local_day(instant: dt.datetime, zone: ZoneInfo) -> dt.date:
+    """The day of an aware instant in a zone."""
+    return instant.astimezone(zone).date()
+
+
+def local_hour(instant: dt.datetime, zone: ZoneInfo) -> dt.datetime:
+    """The instant (UTC) at which the instant's hour began on the zone's clocks (+5:45 and DST days included)."""
+    here = instant.astimezone(zone)
+    past_the_hour = dt.timedelta(minutes=here.minute, seconds=here.second, microseconds=here.microsecond)
+    return (instant - past_the_hour).astimezone(dt.UTC)
+
+
+def day_start(day: dt.date, zone: ZoneInfo) -> dt.datetime:
+    """The instant (UTC) at which a day begins in a zone."""
+    return dt.datetime.combine(day, dt.time(), zone).astimezone(dt.UTC)
+
+
+def parse_month(text: str) -> dt.date:
+    """`YYYY-MM` as the month's first day; ValueError says what is wrong."""
+    try:
+        return dt.datetime.strptime(text, "%Y-%m").date()
+    except ValueError:
+        raise ValueError(f"{text!r} is not a month: write it as YYYY-MM, for example 2026-11") from None
+
+
+def next_month(first: dt.date) -> dt.date:
+    """The first day of the month after the one that begins on `first`."""
+    return (first.replace(day=1) + dt.timedelta(days=32)).replace(day=1)
+
+
+def month_bounds(first: dt.date, zone: ZoneInfo) -> tuple[dt.datetime, dt.datetime]:
+    """The half-open period of a month in a zone: its first instant, and the next month's (UTC)."""
+    return day_start(first.replace(day=1), zone), day_start(next_month(first), zone)

@@ -1,0 +1,176 @@
+"""A price as the configuration file writes it, and as the Price model keeps it. Pure; both ways exact.
+
+    model: gpt-5.6-sol
+    effective_from: 2026-01-01T00:00:00Z
+    currency: USD
+    per_million: {input: 5, cache_read: 0.5, cache_write: 6.25, cache_write_1h: 10, output: 30}
+    tiers: {priority: 2.0, flex: {input: 2.5, output: 15}}    # a multiplier, or a whole block
+    long_context: {above: 272000, input: 2.0, output: 1.5}
+    server_tools: {web_search: 0.01}
+
+Numbers are int, Decimal or text; a float has lost its last digits already and is refused.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from billing import money
+from billing.pricing import BASE_TIERS, MAX_NANOS
+from billing.usage import BUCKETS
+
+KEYS = ("model", "effective_from", "currency", "per_million", "tiers", "long_context", "server_tools")
+MAX_MODEL = 200
+"""Characters of `Price.model`."""
+
+
+def parse_price(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a Price model. ValueError names the field in the file and the remedy."""
+    spec = _mapping(spec, "price", KEYS)
+    model = _model(spec.get("model"))
+    try:
+        return {
+            "model": model,
+            "effective_from": _instant(spec.get("effective_from")),
+            "currency": _currency(spec.get("currency")),
+            **dict.fromkeys(BUCKETS),
+            **_block(spec.get("per_million"), "per_million"),
+            "tiers": _tiers(spec.get("tiers")),
+            "long_context": _long_context(spec.get("long_context")),
+            "server_tools": _server_tools(spec.get("server_tools")),
+        }
+    except ValueError as fault:
+        raise ValueError(f"price of {model}: {fault}") from None
+
+
+def describe_price(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The reverse: a price entry of the configuration file. Numbers are ints where whole, else text."""
+    spec: dict[str, Any] = {
+        "model": fields["model"],
+        "effective_from": f"{fields['effective_from'].astimezone(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "currency": fields["currency"],
+        "per_million": _shown_block({bucket: fields[bucket] for bucket in BUCKETS if fields[bucket] is not None}),
+    }
+    if fields["tiers"]:
+        spec["tiers"] = {tier: _shown_tier(value) for tier, value in fields["tiers"].items()}
+    if fields["long_context"]:
+        spec["long_context"] = {name: _shown(Decimal(value)) for name, value in fields["long_context"].items()}
+    if fields["server_tools"]:
+        spec["server_tools"] = _shown_block(fields["server_tools"])
+    return spec
+
+
+def _mapping(value: Any, name: str, allowed: tuple[str, ...] | None = None) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be a mapping, for example {name}: {{…}}; it is {value!r}")
+    for key in value:
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"{name}: the key {key!r} must be text")
+        if allowed and key not in allowed:
+            raise ValueError(f"{name}: unknown key {key!r}; it may have {', '.join(allowed)}")
+    return value
+
+
+def _model(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_MODEL:
+        raise ValueError(f"price: model must be a name of 1 to {MAX_MODEL} characters; it is {value!r}")
+    return value
+
+
+def _instant(value: Any) -> dt.datetime:
+    """Whole seconds only, for a version's label shows no more."""
+    example = "write it with its zone and in whole seconds, for example 2026-01-01T00:00:00Z"
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"effective_from: {value!r} is not an instant: {example}") from None
+    if not isinstance(value, dt.datetime) or value.tzinfo is None or value.microsecond:
+        raise ValueError(f"effective_from: {value!s} is not an exact instant: {example}")
+    return value.astimezone(dt.UTC)
+
+
+def _currency(value: Any) -> str:
+    if not isinstance(value, str) or not money.is_currency(value):
+        raise ValueError(f"currency: {value!r} is no ISO 4217 code; write it in capitals, for example USD")
+    return value
+
+
+def _amount(value: Any, name: str) -> int:
+    try:
+        nanos = money.parse(value)
+    except ValueError as fault:
+        raise ValueError(f"{name}: {fault}") from None
+    if nanos < 0:
+        raise ValueError(f"{name}: {value} is negative; write 0 or more")
+    if nanos > MAX_NANOS:
+        raise ValueError(f"{name}: {value} is too large to be kept; the most is {money.show(MAX_NANOS)}")
+    return nanos
+
+
+def _block(value: Any, name: str) -> dict[str, int]:
+    """Bucket -> nanos per million tokens."""
+    block = {bucket: _amount(price, f"{name}.{bucket}") for bucket, price in _mapping(value, name, BUCKETS).items()}
+    if not block:
+        raise ValueError(f"{name} names no bucket; it may have {', '.join(BUCKETS)}")
+    return block
+
+
+def _factor(value: Any, name: str) -> str:
+    """A factor as the shortest text: `2`, `0.5`."""
+    return _plain(money.to_decimal(_amount(value, name)))
+
+
+def _tiers(value: Any) -> dict[str, str | dict[str, int]]:
+    tiers: dict[str, str | dict[str, int]] = {}
+    for tier, price in _mapping(value or {}, "tiers").items():
+        if tier in BASE_TIERS:
+            if not isinstance(price, Mapping) and _factor(price, f"tiers.{tier}") == "1":
+                continue  # which is what it means
+            raise ValueError(f"tiers: {tier} is served at the base price; leave it out")
+        name = f"tiers.{tier}"
+        tiers[tier] = _block(price, name) if isinstance(price, Mapping) else _factor(price, name)
+    return tiers
+
+
+def _long_context(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    spec = _mapping(value, "long_context", ("above", "input", "output"))
+    for name in ("above", "input", "output"):
+        if name not in spec:
+            raise ValueError(f"long_context needs {name}, for example {{above: 272000, input: 2.0, output: 1.5}}")
+    above = _amount(spec["above"], "long_context.above")
+    if above % money.NANOS:
+        raise ValueError(f"long_context.above: {spec['above']} is not a whole number of tokens")
+    return {
+        "above": above // money.NANOS,
+        "input": _factor(spec["input"], "long_context.input"),
+        "output": _factor(spec["output"], "long_context.output"),
+    }
+
+
+def _server_tools(value: Any) -> dict[str, int]:
+    """Tool -> nanos per request."""
+    return {
+        tool: _amount(price, f"server_tools.{tool}") for tool, price in _mapping(value or {}, "server_tools").items()
+    }
+
+
+def _plain(number: Decimal) -> str:
+    return format(number, "f").rstrip("0").rstrip(".") if number % 1 else str(int(number))
+
+
+def _shown(number: Decimal) -> int | str:
+    return str(number) if number % 1 else int(number)
+
+
+def _shown_block(block: Mapping[str, int]) -> dict[str, int | str]:
+    return {name: _shown(Decimal(_plain(money.to_decimal(nanos)))) for name, nanos in block.items()}
+
+
+def _shown_tier(value: str | Mapping[str, int]) -> Any:
+    return _shown_block(value) if isinstance(value, Mapping) else _shown(Decimal(value))

@@ -1,0 +1,233 @@
+"""Rating: usage x price -> amount. Pure, exact, one rounding (half even at the nano) per bucket."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from billing.money import divide_half_even
+from billing.usage import BUCKETS, Part, TokenUsage
+
+BASE_TIERS = frozenset({"", "default", "standard", "on_demand", "auto"})
+"""Service tiers, as served, that pay the base price."""
+
+MILLION = 10**6
+MAX_NANOS = 2**63 - 1
+"""What a column of the database holds."""
+
+MAX_REASON = 200
+"""Characters of `UsageRecord.unpriced_reason`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongContext:
+    """Above this many input tokens the whole request is repriced; `input` is the factor of the cache buckets too."""
+
+    above: int
+    input: Fraction
+    output: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class PriceVersion:
+    """One version of a model's price.
+
+    `per_million`: bucket -> nanos per million tokens. `tiers`: tier -> a factor, or a whole block like `per_million`.
+    `server_tools`: tool -> nanos per request.
+    """
+
+    model: str
+    label: str
+    effective_from: dt.datetime
+    currency: str
+    per_million: Mapping[str, int]
+    tiers: Mapping[str, Fraction | Mapping[str, int]] = field(default_factory=dict)
+    long_context: LongContext | None = None
+    server_tools: Mapping[str, int] = field(default_factory=dict)
+
+
+PriceOf = Callable[[str, dt.datetime], PriceVersion | None]
+"""The price version of a model that is in force at an instant; None where it has no price then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A rated thing beside the five buckets: a server tool's requests, or a bucket of another model (an advisor).
+
+    `unit_nanos` is per million tokens when `per_million`, else per request.
+    """
+
+    model: str
+    bucket: str
+    quantity: int
+    unit_nanos: int
+    per_million: bool
+    amount_nanos: int
+    price_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """What a request costs. `cost_nanos` = sum of `buckets` + sum of the items' amounts; all zero when unpriced.
+
+    `unit_prices`: bucket -> nanos per million tokens as applied (tier and long context inside), for every bucket that
+    has a price. They are for showing: where the factors leave a fraction of a nano it is rounded half even, while the
+    amounts come from the exact fraction.
+    """
+
+    cost_nanos: int
+    buckets: Mapping[str, int]
+    unit_prices: Mapping[str, int]
+    items: Sequence[Item] = ()
+    price_version: str = ""
+    long_context: bool = False
+    unpriced_reason: str = ""
+
+    @property
+    def unpriced(self) -> bool:
+        return bool(self.unpriced_reason)
+
+
+class NoPrice(Exception):
+    """Something that was used has no price; the text says what."""
+
+
+def version_at(versions: Sequence[PriceVersion], instant: dt.datetime) -> PriceVersion | None:
+    """Of a model's versions, in any order, the one in force at an instant."""
+    begun = [version for version in versions if version.effective_from <= instant]
+    return max(begun, key=lambda version: version.effective_from, default=None)
+
+
+def rate(
+    usage: TokenUsage,
+    *,
+    model: str,
+    tier: str,
+    at: dt.datetime,
+    currency: str,
+    price_of: PriceOf,
+    parts: Sequence[Part] = (),
+) -> Rating:
+    """What a request costs.
+
+    `tier` is the one served, `at` the request's start, `currency` the account's, `parts` what other models did inside.
+    Never raises: what cannot be priced is a rating of zeros with a reason. Who used nothing needs no price.
+    """
+    terms = _Terms(tier, at, currency, price_of)
+    try:
+        own = _rate_own(usage, model, terms)
+        items = [*own.items, *(item for part in parts for item in _rate_part(part, terms))]
+        cost = own.cost_nanos + sum(item.amount_nanos for item in items)
+        if cost > MAX_NANOS:
+            raise NoPrice(f"the amount for model {model} is too large to be true: check its price")
+    except NoPrice as missing:
+        return Rating(0, dict.fromkeys(BUCKETS, 0), {}, unpriced_reason=str(missing)[:MAX_REASON])
+    return replace(own, cost_nanos=cost, items=tuple(items))
+
+
+def unit_prices(price: PriceVersion, tier: str, total_input: int) -> dict[str, Fraction]:
+    """Exact nanos per million tokens of every bucket with a price, tier and long context applied."""
+    block, factor = _tier_of(price, tier)
+    units = {bucket: nanos * factor for bucket, nanos in block.items()}
+    if not is_long(price, total_input):
+        return units
+    assert price.long_context is not None
+    above = {"output": price.long_context.output}
+    return {bucket: unit * above.get(bucket, price.long_context.input) for bucket, unit in units.items()}
+
+
+def is_long(price: PriceVersion, total_input: int) -> bool:
+    """Whether a request with so much input (cached and written included) is repriced: strictly above the threshold."""
+    return price.long_context is not None and total_input > price.long_context.above
+
+
+def _tier_of(price: PriceVersion, tier: str) -> tuple[Mapping[str, int], Fraction]:
+    if tier in BASE_TIERS:
+        return price.per_million, Fraction(1)
+    found = price.tiers.get(tier)
+    if found is None:
+        raise NoPrice(f"no price for service tier {tier} of model {price.model}")
+    return (price.per_million, found) if isinstance(found, Fraction) else (found, Fraction(1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What holds for all models of a request."""
+
+    tier: str
+    at: dt.datetime
+    currency: str
+    price_of: PriceOf
+
+    def price(self, model: str) -> PriceVersion:
+        price = self.price_of(model, self.at)
+        if price is None:
+            raise NoPrice(f"no price for model {model}")
+        if price.currency != self.currency:
+            raise NoPrice(
+                f"the price of model {model} is in {price.currency}, the account's currency is {self.currency}"
+            )
+        return price
+
+
+def _rate_own(usage: TokenUsage, model: str, terms: _Terms) -> Rating:
+    """The request's own model: its five buckets, and its server tools as items. `cost_nanos` is the buckets' sum."""
+    if usage.is_empty:
+        return Rating(0, dict.fromkeys(BUCKETS, 0), {})
+    price = terms.price(model)
+    units = unit_prices(price, terms.tier, usage.total_input)
+    amounts = {bucket: _amount(count, units, bucket, model) for bucket, count in usage.buckets().items()}
+    return Rating(
+        cost_nanos=sum(amounts.values()),
+        buckets=amounts,
+        unit_prices={bucket: shown(unit) for bucket, unit in units.items()},
+        items=_tools(usage, price),
+        price_version=price.label,
+        long_context=is_long(price, usage.total_input),
+    )
+
+
+def _rate_part(part: Part, terms: _Terms) -> list[Item]:
+    """Another model's use inside the request, priced as that model: an item per bucket and server tool used."""
+    if part.usage.is_empty:
+        return []
+    price = terms.price(part.model)
+    units = unit_prices(price, terms.tier, part.usage.total_input)
+    used = {bucket: count for bucket, count in part.usage.buckets().items() if count}
+    amounts = {bucket: _amount(count, units, bucket, part.model) for bucket, count in used.items()}
+    return [
+        *(
+            Item(part.model, bucket, count, shown(units[bucket]), True, amounts[bucket], price.label)
+            for bucket, count in used.items()
+        ),
+        *_tools(part.usage, price),
+    ]
+
+
+def _amount(count: int, units: Mapping[str, Fraction], bucket: str, model: str) -> int:
+    """A bucket's nanos, from the exact unit price, rounded once."""
+    if not count:
+        return 0
+    if bucket not in units:
+        raise NoPrice(f"no price for bucket {bucket} of model {model}")
+    unit = units[bucket]
+    return divide_half_even(count * unit.numerator, MILLION * unit.denominator)
+
+
+def _tools(usage: TokenUsage, price: PriceVersion) -> list[Item]:
+    """Server tools cost their price per request; neither tier nor long context changes it."""
+    used = {tool: count for tool, count in usage.server_tools.items() if count}
+    for tool in used:
+        if tool not in price.server_tools:
+            raise NoPrice(f"no price for server tool {tool} of model {price.model}")
+    return [
+        Item(price.model, tool, count, price.server_tools[tool], False, count * price.server_tools[tool], price.label)
+        for tool, count in used.items()
+    ]
+
+
+def shown(unit: Fraction) -> int:
+    """A unit price as whole nanos, for showing."""
+    return divide_half_even(unit.numerator, unit.denominator)

@@ -1,0 +1,45 @@
+"""Celery tasks: thin, and harmless when they run twice, in parallel or again after a crash."""
+
+from __future__ import annotations
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+from celery import shared_task
+from celery.schedules import crontab
+from django.utils import timezone
+
+from billing import invoices, rollups
+from billing.models import Account
+from billing.periods import local_day
+
+DRAFT_DAYS = 3
+"""On so many first days of a month, last month's invoices are drafted anew: late usage still comes in."""
+
+BEAT_SCHEDULE = {
+    "rebuild-rollups": {"task": "billing.tasks.rebuild_rollups", "schedule": 60.0, "options": {"expires": 60}},
+    "draft-month": {"task": "billing.tasks.draft_month", "schedule": crontab(minute="10")},
+}
+
+
+@shared_task  # type: ignore[untyped-decorator]  # celery ships no types
+def rebuild_rollups() -> int:
+    """Rebuild the roll-ups of all days that are due."""
+    return rollups.rebuild_due()
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def draft_month() -> int:
+    """Draft last month's invoices of the accounts in whose zone a month has just begun; returns how many."""
+    return draft_last_month(timezone.now())
+
+
+def draft_last_month(now: dt.datetime) -> int:
+    """The same at a given time."""
+    drafted = 0
+    for account in Account.objects.all():
+        today = local_day(now, ZoneInfo(account.timezone))
+        if today.day <= DRAFT_DAYS:
+            last_month = (today.replace(day=1) - dt.timedelta(days=1)).replace(day=1)
+            drafted += len(invoices.draft(last_month, account=account, now=now))
+    return drafted

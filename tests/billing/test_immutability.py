@@ -1,0 +1,272 @@
+"""What the database itself refuses, on whichever database runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
+from django.db import IntegrityError, connection, models, transaction
+from django.db.models import Model, QuerySet
+
+from billing import immutability, invoices
+from billing.models import Account, ApiKey, Invoice, InvoiceLine, UsageRecord
+from tests.billing.factories import make_account, make_key, make_record, unsaved_record, utc
+
+NOVEMBER = dt.date(2026, 11, 1)
+NOW = utc(2026, 12, 2)
+
+
+def issued(key: ApiKey) -> Invoice:
+    make_record(key, utc(2026, 11, 3))
+    (draft,) = invoices.draft(NOVEMBER, account=key.account, now=NOW)
+    return invoices.issue(draft.pk, now=NOW)
+
+
+@pytest.fixture
+def invoice(db: None) -> Invoice:
+    return issued(make_key())
+
+
+def refused(write: Callable[[], object], told: str) -> None:
+    with pytest.raises(IntegrityError, match=told), transaction.atomic():
+        write()
+
+
+def raw_delete(queryset: QuerySet[Any]) -> None:
+    """DELETE without Django's own protections."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {queryset.model._meta.db_table}")
+
+
+def other_value(row: Model, field: models.Field[Any, Any]) -> object:
+    """Another value than the one that a column has."""
+    value = getattr(row, field.attname)
+    match field:
+        case models.JSONField():
+            return {"other": 1}
+        case models.BooleanField():
+            return not value
+        case models.DateTimeField() | models.DateField():
+            return (value or NOW) + dt.timedelta(days=1)
+        case models.UUIDField():
+            return value.int + 1
+        case models.IntegerField():
+            return (value or 0) + 1
+        case _:
+            return f"{value}x"[-3:]
+
+
+def written(row: Model, field: models.Field[Any, Any], value: object) -> Callable[[], object]:
+    return lambda: type(row)._default_manager.filter(pk=row.pk).update(**{field.name: value})
+
+
+FROZEN = [
+    field
+    for field in Invoice._meta.concrete_fields
+    if field.column not in immutability.AFTER_ISSUE and not isinstance(field, models.ForeignKey | models.AutoField)
+]
+
+
+@pytest.mark.parametrize("field", FROZEN, ids=lambda field: field.name)
+def test_issued_invoice_keeps_its_columns(invoice: Invoice, field: models.Field[Any, Any]) -> None:
+    refused(written(invoice, field, other_value(invoice, field)), "an issued invoice never changes")
+
+
+@pytest.mark.parametrize("field", FROZEN, ids=lambda field: field.name)
+def test_void_keeps_its_columns_too(invoice: Invoice, field: models.Field[Any, Any]) -> None:
+    invoices.void(invoice.pk, "wrong address", NOW)
+    refused(written(invoice, field, other_value(invoice, field)), "an issued invoice never changes")
+
+
+def test_invoice_stays_with_its_key(invoice: Invoice) -> None:
+    other = make_key(make_account("southwind"))
+    for change in ({"api_key": other}, {"account": other.account}):
+        refused(lambda change=change: Invoice.objects.update(**change), "an issued invoice never changes")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "allowed"),
+    [
+        ("open", "paid", True),
+        ("open", "void", True),
+        ("open", "draft", False),
+        ("paid", "void", False),
+        ("paid", "open", False),
+        ("void", "open", False),
+        ("void", "paid", False),
+        ("void", "draft", False),
+    ],
+)
+def test_status_only_moves_on(invoice: Invoice, first: str, second: str, allowed: bool) -> None:
+    if first != "open":
+        Invoice.objects.update(status=first)
+    if allowed:
+        assert Invoice.objects.update(status=second) == 1
+    else:
+        refused(lambda: Invoice.objects.update(status=second), "an issued invoice never changes")
+
+
+def test_payment_comes_with_its_status(invoice: Invoice) -> None:
+    refused(lambda: Invoice.objects.update(paid_on=dt.date(2026, 12, 3)), "an issued invoice never changes")
+    Invoice.objects.update(paid_on=dt.date(2026, 12, 3), payment_reference="TX-1", status="paid")
+    refused(lambda: Invoice.objects.update(payment_reference="TX-2"), "an issued invoice never changes")
+
+
+def test_draft_opens_only_with_a_number(db: None) -> None:
+    make_record(make_key(), utc(2026, 11, 3))
+    invoices.draft(NOVEMBER, now=NOW)
+    refused(lambda: Invoice.objects.update(status="open"), "an issued invoice never changes")
+    refused(lambda: Invoice.objects.update(status="paid", number="2026-000009"), "an issued invoice never changes")
+
+
+def test_saving_unchanged_invoice_is_harmless(invoice: Invoice) -> None:
+    Invoice.objects.get().save()
+
+
+@pytest.mark.parametrize("table", [Invoice, InvoiceLine, UsageRecord, ApiKey, Account])
+def test_nothing_billed_is_deleted(invoice: Invoice, table: type[Model]) -> None:
+    refused(lambda: raw_delete(table._default_manager.all()), "never")
+
+
+def test_unbilled_record_is_not_deleted_either(db: None) -> None:
+    make_record(make_key(), utc(2026, 11, 3))
+    refused(lambda: UsageRecord.objects.all().delete(), "a usage record is never deleted")
+
+
+def test_void_invoice_is_not_deleted(invoice: Invoice) -> None:
+    invoices.void(invoice.pk, "wrong address", NOW)
+    refused(lambda: raw_delete(Invoice.objects.all()), "an issued invoice never changes")
+
+
+def test_lines_neither_come_nor_change(invoice: Invoice) -> None:
+    line = invoice.lines.first()
+    assert line is not None
+    refused(lambda: InvoiceLine.objects.filter(pk=line.pk).update(amount_nanos=1), "lines of an issued invoice")
+    line.pk, line.position = None, 99
+    refused(line.save, "lines of an issued invoice")
+
+
+def test_line_does_not_move_to_a_draft(invoice: Invoice) -> None:
+    make_record(invoice.api_key, utc(2026, 12, 1))
+    (draft,) = invoices.draft(dt.date(2026, 12, 1), now=NOW)
+    refused(lambda: invoice.lines.update(invoice=draft), "lines of an issued invoice")
+
+
+BILLED = [
+    field
+    for field in UsageRecord._meta.concrete_fields
+    if field.column in immutability.BILLED and not isinstance(field, models.ForeignKey) and not field.primary_key
+]
+
+
+def test_billed_columns_exist() -> None:
+    assert set(immutability.BILLED) <= {field.column for field in UsageRecord._meta.concrete_fields}
+    assert {field.column for field in Invoice._meta.concrete_fields} >= immutability.AFTER_ISSUE
+
+
+@pytest.mark.parametrize("paid", [False, True])
+@pytest.mark.parametrize("field", BILLED, ids=lambda field: field.name)
+def test_billed_record_keeps_its_money(invoice: Invoice, field: models.Field[Any, Any], paid: bool) -> None:
+    if paid:
+        invoices.mark_paid(invoice.pk, dt.date(2026, 12, 3), "TX-1")
+    record = invoice.records.get()
+    refused(written(record, field, other_value(record, field)), "what an issued invoice bills never changes")
+
+
+def test_billed_record_stays_on_its_invoice(invoice: Invoice) -> None:
+    refused(lambda: UsageRecord.objects.update(invoice=None), "what an issued invoice bills never changes")
+
+
+def test_no_record_joins_an_issued_invoice(invoice: Invoice) -> None:
+    later = make_record(invoice.api_key, utc(2026, 11, 4))
+    refused(lambda: UsageRecord.objects.filter(pk=later.pk).update(invoice=invoice), "never changes")
+    refused(unsaved_record(invoice.api_key, utc(2026, 11, 5), invoice=invoice).save, "never changes")
+
+
+def test_billed_record_may_get_flags(invoice: Invoice) -> None:
+    assert UsageRecord.objects.update(flags=["unknown:new_counter"], reason="noted") == 1
+
+
+def test_record_of_void_invoice_is_free(invoice: Invoice) -> None:
+    invoices.void(invoice.pk, "wrong price", NOW)
+    assert UsageRecord.objects.update(cost_nanos=1, input_nanos=1) == 1
+
+
+@pytest.mark.parametrize("change", [{"timezone": "Asia/Taipei"}, {"currency": "EUR"}])
+def test_first_record_locks_zone_and_currency(db: None, change: dict[str, str]) -> None:
+    key = make_key()
+    Account.objects.update(**change)
+    Account.objects.update(timezone="UTC", currency="USD")
+    make_record(key, utc(2026, 11, 3))
+    refused(lambda: Account.objects.update(**change), "its time zone and currency stay")
+    account = Account.objects.get()
+    for name, value in change.items():
+        setattr(account, name, value)
+    with pytest.raises(ValidationError, match="locked by the account's first usage record"):
+        account.full_clean()
+
+
+def test_used_account_may_change_otherwise(db: None) -> None:
+    make_record(make_key(), utc(2026, 11, 3))
+    account = Account.objects.get()
+    account.legal_name = "Northwind Ltd"
+    account.full_clean()
+    account.save()
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"), [({"timezone": "Mars/Olympus"}, "tz database"), ({"currency": "usd"}, "ISO 4217")]
+)
+def test_account_names_real_zone_and_currency(db: None, fields: dict[str, str], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        Account(name="northwind", **fields).full_clean()
+
+
+def trigger_names() -> set[str]:
+    query = {
+        "postgresql": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal",
+        "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(query[connection.vendor])
+        return {name for (name,) in cursor.fetchall() if name.startswith("hb_")}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_migration_goes_back_and_forth() -> None:
+    every = {trigger.name for trigger in immutability.TRIGGERS}
+    assert trigger_names() == every
+    call_command("migrate", "billing", "0001", verbosity=0)
+    try:
+        assert trigger_names() == set()
+    finally:
+        call_command("migrate", "billing", verbosity=0)
+    assert trigger_names() == every
+
+
+def widen_tax_id(old_length: int, new_length: int) -> None:
+    """Migrate a column of the invoices, as `migrate` does it."""
+    old, new = (models.CharField(max_length=length, blank=True) for length in (old_length, new_length))
+    for field in (old, new):
+        field.set_attributes_from_name("tax_id")
+    plan = ["something to do"]
+    immutability.take_off_for_migrations(using="default", plan=plan)
+    with connection.schema_editor() as editor:
+        editor.alter_field(Invoice, old, new)
+    immutability.put_back(using="default", plan=plan)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_table_can_still_be_migrated() -> None:
+    """SQLite makes a table anew for most changes: the triggers that name it are off by then, and back afterwards."""
+    issued(make_key())
+    widen_tax_id(64, 65)
+    try:
+        refused(lambda: Invoice.objects.update(tax_id="other"), "an issued invoice never changes")
+        refused(lambda: raw_delete(Invoice.objects.all()), "an issued invoice never changes")
+    finally:
+        widen_tax_id(65, 64)

@@ -1,0 +1,529 @@
+"""Invoices: drafted, issued, paid, made void; each record on exactly one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from decimal import ROUND_HALF_UP, Decimal
+from fractions import Fraction
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.db import connection
+from django.db.models import Sum
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pytest_django import Settings
+
+from billing import invoices, money
+from billing.models import ApiKey, Invoice, UsageRecord
+from billing.money import parse
+from billing.pricing import Rating
+from billing.usage import BUCKETS, Part, TokenUsage
+from tests.billing.factories import LONG, make_account, make_key, make_record, per_million, price, unsaved_record, utc
+
+OCTOBER, NOVEMBER, DECEMBER = (dt.date(2026, month, 1) for month in (10, 11, 12))
+NOW = utc(2026, 12, 2)
+
+
+@pytest.fixture
+def key(db: None) -> ApiKey:
+    return make_key()
+
+
+def drafted(month: dt.date = NOVEMBER, now: dt.datetime = NOW) -> Invoice:
+    (invoice,) = invoices.draft(month, now=now)
+    return invoice
+
+
+def issued(month: dt.date = NOVEMBER, now: dt.datetime = NOW) -> Invoice:
+    return invoices.issue(drafted(month, now).pk, now=now)
+
+
+def cost_of(records: object) -> int:
+    return records.aggregate(cost=Sum("cost_nanos"))["cost"] or 0  # type: ignore[attr-defined]
+
+
+# --- drafts ---
+
+
+def test_one_draft_per_key_with_usage(key: ApiKey) -> None:
+    other = make_key(key.account, "other")
+    make_key(key.account, "idle")
+    make_record(key, utc(2026, 11, 3))
+    make_record(other, utc(2026, 11, 4))
+    assert [invoice.key_name for invoice in invoices.draft(NOVEMBER, now=NOW)] == ["other", "production"]
+
+
+def test_draft_again_is_made_anew(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3), TokenUsage(input=1_000_000))
+    first = drafted()
+    make_record(key, utc(2026, 11, 4), TokenUsage(input=1_000_000))
+    second = drafted()
+    assert (second.pk, second.total_nanos, second.lines.count()) == (first.pk, parse(10), 1)
+    assert not UsageRecord.objects.exclude(invoice=None).exists()
+
+
+def test_draft_copies_what_it_prints(db: None, settings: Settings) -> None:
+    settings.SELLER = {"name": "HopBase Ltd", "address": "1 Relay Way", "tax_id": "GB1", "zone": "Asia/Taipei"}
+    account = make_account(
+        legal_name="Northwind Ltd", address="2 Dock Rd", tax_id="TW2", language="zh-hant", due_days=14
+    )
+    make_record(make_key(account), utc(2026, 11, 3))
+    invoice = issued(now=utc(2026, 12, 31, 20))
+    account.legal_name, account.address = "Southwind Ltd", "elsewhere"
+    account.save()
+    invoice.refresh_from_db()
+    assert (invoice.seller_name, invoice.seller_address, invoice.seller_tax_id) == ("HopBase Ltd", "1 Relay Way", "GB1")
+    assert (invoice.legal_name, invoice.address, invoice.tax_id) == ("Northwind Ltd", "2 Dock Rd", "TW2")
+    assert (invoice.account_name, invoice.key_name, invoice.language) == ("northwind", "production", "zh-hant")
+    # 20:00 UTC on New Year's Eve is New Year's Day where the seller is.
+    assert (invoice.number, invoice.due_on) == ("2027-000001", dt.date(2027, 1, 15))
+
+
+@pytest.mark.parametrize("zone", ["Asia/Taipei", "America/Los_Angeles", "Asia/Kathmandu"])
+def test_month_is_half_open_in_zone(db: None, zone: str) -> None:
+    key = make_key(make_account(timezone=zone))
+    begin = dt.datetime(2026, 11, 1, tzinfo=ZoneInfo(zone)).astimezone(dt.UTC)
+    end = dt.datetime(2026, 12, 1, tzinfo=ZoneInfo(zone)).astimezone(dt.UTC)
+    tick = dt.timedelta(microseconds=1)
+    at = {
+        name: make_record(key, when)
+        for name, when in (("before", begin - tick), ("first", begin), ("last", end - tick), ("after", end))
+    }
+    assert set(issued(OCTOBER).records.all()) == {at["before"]}
+    assert set(issued(NOVEMBER).records.all()) == {at["first"], at["last"]}
+    assert set(issued(DECEMBER).records.all()) == {at["after"]}
+
+
+def test_month_to_come_is_not_drafted(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3))
+    assert invoices.draft(DECEMBER, now=utc(2026, 11, 30, 23)) == []
+
+
+def test_one_account_can_be_drafted(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3))
+    other = make_key(make_account("southwind"))
+    make_record(other, utc(2026, 11, 3))
+    (invoice,) = invoices.draft(NOVEMBER, account=other.account, now=NOW)
+    assert invoice.api_key == other
+
+
+def test_emptied_draft_goes_away(key: ApiKey) -> None:
+    """November's issue claims what October never billed; October's draft has nothing left."""
+    make_record(key, utc(2026, 10, 31))
+    assert drafted(OCTOBER).lines.count() == 2
+    issued(NOVEMBER)
+    assert invoices.draft(OCTOBER, now=NOW) == []
+    assert [invoice.month for invoice in Invoice.objects.all()] == [NOVEMBER]
+
+
+# --- lines ---
+
+
+def test_dimensions_make_lines_of_their_own(key: ApiKey) -> None:
+    dear = price(tiers={"priority": Fraction(2)}, long_context=LONG)
+    for fields in (
+        {},
+        {"service_tier": "default"},
+        {"service_tier": "priority", "version": dear},
+        {"metering": "estimated"},
+        {"model": "claude-sonnet-5"},
+        {"version": price(effective_from=utc(2026, 11, 2))},
+    ):
+        make_record(key, utc(2026, 11, 3), TokenUsage(input=10), **fields)  # type: ignore[arg-type]
+    make_record(key, utc(2026, 11, 3), TokenUsage(input=300_000), version=dear)
+    lines = drafted().lines.all()
+    assert len({line.description for line in lines}) == 5  # the two price versions read alike
+    assert {(line.model, line.metering, line.service_tier, line.long_context, line.quantity) for line in lines} == {
+        ("gpt-5.6-sol", "reported", "default", False, 20),
+        ("gpt-5.6-sol", "reported", "default", False, 10),
+        ("gpt-5.6-sol", "reported", "priority", False, 10),
+        ("gpt-5.6-sol", "estimated", "default", False, 10),
+        ("gpt-5.6-sol", "reported", "default", True, 300_000),
+        ("claude-sonnet-5", "reported", "default", False, 10),
+    }
+    assert lines.count() == 6
+
+
+def test_tools_and_advisors_have_lines(key: ApiKey) -> None:
+    advisor = price("advisor-model", per_million=per_million(input="10", output="50"))
+    for _ in range(3):
+        make_record(
+            key,
+            utc(2026, 11, 3),
+            TokenUsage(input=1_000_000, server_tools={"web_search": 5}),
+            version=price(server_tools={"web_search": parse("0.01")}),
+            others=[advisor],
+            parts=[Part("advisor-model", TokenUsage(output=2_000_000))],
+        )
+    invoice = drafted()
+    assert [
+        (line.model, line.bucket, line.per_million, line.quantity, line.unit_nanos, line.amount_nanos)
+        for line in invoice.lines.all()
+    ] == [
+        ("advisor-model", "output", True, 6_000_000, parse(50), parse(300)),
+        ("gpt-5.6-sol", "input", True, 3_000_000, parse(5), parse(15)),
+        ("gpt-5.6-sol", "web_search", False, 15, parse("0.01"), parse("0.15")),
+    ]
+    assert invoice.total_nanos == parse("315.15")
+
+
+def test_line_shows_exact_sum_and_rounding(key: ApiKey) -> None:
+    thirds = price(per_million=per_million(input="3.333333"))
+    for _ in range(4):
+        make_record(key, utc(2026, 11, 3), TokenUsage(input=1000), version=thirds)
+    (line,) = invoices.as_json(issued())["lines"]  # type: ignore[misc]
+    assert line["exact"] == "0.013333332"  # type: ignore[index]
+    assert (line["amount"], line["rounding"], line["unit_price"]) == ("0.01", "-0.003333332", "3.333333000")  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("currency", "per_million_price", "amount"),
+    [("JPY", "750.5", "751"), ("BHD", "0.0015", "0.002"), ("USD", "0.005", "0.01")],
+)
+def test_currencies_round_to_their_places(db: None, currency: str, per_million_price: str, amount: str) -> None:
+    key = make_key(make_account(currency=currency))
+    version = price(currency=currency, per_million=per_million(input=per_million_price))
+    make_record(key, utc(2026, 11, 3), TokenUsage(input=1_000_000), version=version)
+    shown = invoices.as_json(issued())
+    assert (shown["total"], shown["lines"][0]["amount"]) == (amount, amount)  # type: ignore[index]
+
+
+def test_tax_is_rounded_half_up(db: None) -> None:
+    key = make_key(make_account(tax_rate_ppm=50_000))
+    make_record(key, utc(2026, 11, 3), TokenUsage(input=20_000))  # 0.10, and 5 % of it is half a cent
+    invoice = issued()
+    assert [money.show(nanos, 2) for nanos in (invoice.subtotal_nanos, invoice.tax_nanos, invoice.total_nanos)] == [
+        "0.10",
+        "0.01",
+        "0.11",
+    ]
+
+
+def test_records_without_use_are_claimed(key: ApiKey) -> None:
+    empty = make_record(key, utc(2026, 11, 3), TokenUsage(), metering="none", ending="refused")
+    invoice = issued()
+    assert (list(invoice.records.all()), invoice.lines.count(), invoice.total_nanos) == ([empty], 0, 0)
+    assert invoice.number == "2026-000001"
+
+
+COUNTS = st.integers(0, 10**7)
+USAGES = st.lists(
+    st.tuples(
+        st.builds(
+            TokenUsage,
+            COUNTS,
+            COUNTS,
+            COUNTS,
+            COUNTS,
+            COUNTS,
+            server_tools=st.dictionaries(st.just("web_search"), COUNTS),
+        ),
+        st.sampled_from(["reported", "estimated"]),
+        st.sampled_from(["", "default", "x"]),
+        st.sampled_from([utc(2026, 10, 30), utc(2026, 11, 3)]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@hypothesis_settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(USAGES)
+def test_lines_sum_to_total_and_records(key: ApiKey, usages: list[tuple[TokenUsage, str, str, dt.datetime]]) -> None:
+    version = price(tiers={"x": Fraction(1, 7)}, long_context=LONG, server_tools={"web_search": parse("0.0123")})
+    if previous := Invoice.objects.filter(status="open").first():
+        invoices.void(previous.pk, "the example before", NOW)
+        UsageRecord.objects.update(ended_at=utc(2027, 1, 1))
+    records = [
+        make_record(key, ended_at, usage, version=version, metering=metering, service_tier=tier)
+        for usage, metering, tier, ended_at in usages
+    ]
+    invoice = issued()
+    lines = list(invoice.lines.all())
+    assert sum(line.exact_nanos for line in lines) == sum(record.cost_nanos for record in records)
+    assert sum(line.amount_nanos for line in lines) == invoice.subtotal_nanos == invoice.total_nanos
+    assert all(line.exact_nanos + line.rounding_nanos == line.amount_nanos for line in lines)
+    for bucket in BUCKETS:
+        assert sum(line.quantity for line in lines if line.bucket == bucket) == sum(
+            getattr(row, bucket) for row in records
+        )
+    for line in lines:
+        cents = money.to_decimal(line.exact_nanos).quantize(Decimal("0.01"), ROUND_HALF_UP)
+        assert money.to_decimal(line.amount_nanos) == cents
+
+
+@hypothesis_settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(1, 50_000), min_size=1, max_size=8))
+def test_splitting_requests_keeps_sums(key: ApiKey, hundreds: list[int]) -> None:
+    """A hundred tokens at 5 per million are whole nanos: one request or many, the month costs the same."""
+    split, whole = make_key(key.account, f"split-{len(Invoice.objects.all())}"), key
+    UsageRecord.objects.filter(api_key=whole).update(ended_at=utc(2027, 1, 1))
+    for count in hundreds:
+        make_record(split, utc(2026, 11, 3), TokenUsage(input=count * 100))
+    make_record(whole, utc(2026, 11, 3), TokenUsage(input=sum(hundreds) * 100))
+    drafts = {invoice.api_key_id: invoice for invoice in invoices.draft(NOVEMBER, now=NOW)}
+    assert drafts[split.pk].total_nanos == drafts[whole.pk].total_nanos
+    assert cost_of(split.records) == cost_of(whole.records.filter(ended_at__lt=NOW))
+
+
+# --- issue ---
+
+
+def test_issue_claims_and_numbers(key: ApiKey) -> None:
+    records = {make_record(key, utc(2026, 11, day)) for day in (3, 4)}
+    invoice = issued()
+    assert (invoice.status, invoice.number, invoice.issued_at) == ("open", "2026-000001", NOW)
+    assert set(invoice.records.all()) == records
+
+
+def test_late_usage_goes_onto_next_invoice(key: ApiKey) -> None:
+    make_record(key, utc(2026, 10, 30), TokenUsage(input=1_000_000))
+    issued(OCTOBER)
+    make_record(key, utc(2026, 10, 31), TokenUsage(input=2_000_000))
+    make_record(key, utc(2026, 11, 3), TokenUsage(input=3_000_000))
+    assert invoices.draft(OCTOBER, now=NOW) == []
+    invoice = issued(NOVEMBER)
+    assert [(line.late, line.quantity) for line in invoice.lines.all()] == [(False, 3_000_000), (True, 2_000_000)]
+    assert cost_of(UsageRecord.objects) == sum(Invoice.objects.values_list("total_nanos", flat=True))
+
+
+def test_late_usage_alone_makes_an_invoice(key: ApiKey) -> None:
+    make_record(key, utc(2026, 10, 30))
+    issued(OCTOBER)
+    late = make_record(key, utc(2026, 10, 31))
+    assert list(issued(NOVEMBER).records.all()) == [late]
+
+
+def test_running_month_issues_with_warning(key: ApiKey) -> None:
+    now = utc(2026, 11, 15)
+    make_record(key, utc(2026, 11, 3))
+    invoice = issued(now=now)
+    assert "2026-11 is still running for northwind/production, until 2026-12-01T00:00:00+00:00" in invoices.warning(
+        invoice, now=now
+    )
+    after = make_record(key, utc(2026, 11, 20))
+    assert invoices.draft(NOVEMBER, now=NOW) == []
+    assert list(issued(DECEMBER).records.all()) == [after]
+
+
+def test_past_month_has_no_warning(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3))
+    assert invoices.warning(issued(), now=NOW) == ""
+
+
+def test_unpriced_record_blocks_the_issue(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3))
+    unpriced = make_record(key, utc(2026, 11, 3), service_tier="scale")
+    invoice = drafted()
+    assert (invoice.unpriced, [line.quantity for line in invoice.lines.all()]) == (1, [14, 52])
+    with pytest.raises(invoices.IssueBlocked) as blocked:
+        invoices.issue(invoice.pk, now=NOW)
+    assert blocked.value.reasons == (
+        "northwind/production 2026-11: 1 unpriced requests (no price for service tier scale of model gpt-5.6-sol)",
+    )
+    invoice.refresh_from_db()
+    unpriced.refresh_from_db()
+    assert (invoice.status, invoice.number, unpriced.invoice) == ("draft", None, None)
+
+
+def test_blocked_issue_takes_no_number(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3), service_tier="scale")
+    other = make_key(key.account, "other")
+    make_record(other, utc(2026, 11, 3))
+    drafts = {invoice.api_key_id: invoice.pk for invoice in invoices.draft(NOVEMBER, now=NOW)}
+    with pytest.raises(invoices.IssueBlocked):
+        invoices.issue(drafts[key.pk], now=NOW)
+    assert invoices.issue(drafts[other.pk], now=NOW).number == "2026-000001"
+
+
+def test_damaged_record_blocks_the_issue(key: ApiKey) -> None:
+    odd = Rating(10, {**dict.fromkeys(BUCKETS, 0), "input": 7}, {"input": parse(5)})
+    make_record(key, utc(2026, 11, 3), TokenUsage(input=1), rating=odd)
+    with pytest.raises(invoices.IssueBlocked, match="the lines sum to 0.000000007, the records cost 0.000000010"):
+        issued()
+
+
+def test_foreign_currency_blocks_the_issue(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3), currency="EUR")
+    with pytest.raises(invoices.IssueBlocked, match="1 requests are in another currency than the account, USD"):
+        issued()
+
+
+def test_issued_invoice_cannot_be_issued_again(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3))
+    invoice = issued()
+    with pytest.raises(invoices.IssueBlocked, match="invoice 2026-000001 is open already"):
+        invoices.issue(invoice.pk, now=NOW)
+
+
+def test_draft_without_records_is_blocked(key: ApiKey) -> None:
+    make_record(key, utc(2026, 10, 30))
+    october = drafted(OCTOBER)
+    issued(NOVEMBER)
+    with pytest.raises(invoices.IssueBlocked, match="nothing is left to bill"):
+        invoices.issue(october.pk, now=NOW)
+
+
+def test_years_count_from_one(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3))
+    make_record(key, utc(2026, 12, 3))
+    numbers = [issued(NOVEMBER).number, issued(DECEMBER, now=utc(2027, 1, 1)).number]
+    assert numbers == ["2026-000001", "2027-000001"]
+
+
+# --- paid and void ---
+
+
+def test_void_frees_its_records(key: ApiKey) -> None:
+    record = make_record(key, utc(2026, 11, 3))
+    invoice = invoices.void(issued().pk, " wrong address ", NOW)
+    record.refresh_from_db()
+    assert (invoice.status, invoice.number, invoice.void_reason) == ("void", "2026-000001", "wrong address")
+    assert (record.invoice, invoice.lines.count()) == (None, 2)
+    again = issued()
+    assert (again.number, list(again.records.all())) == ("2026-000002", [record])
+
+
+def test_void_needs_a_reason(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3))
+    with pytest.raises(invoices.InvoiceError, match="for a reason"):
+        invoices.void(issued().pk, "  ", NOW)
+
+
+def test_payment_is_noted(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3))
+    invoice = invoices.mark_paid(issued().pk, dt.date(2026, 12, 5), "TX-1")
+    invoice.refresh_from_db()
+    assert (invoice.status, invoice.paid_on, invoice.payment_reference) == ("paid", dt.date(2026, 12, 5), "TX-1")
+
+
+def test_only_open_invoices_are_paid_or_void(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3))
+    draft = drafted()
+    with pytest.raises(invoices.InvoiceError, match="only an open invoice can be marked as paid"):
+        invoices.mark_paid(draft.pk, dt.date(2026, 12, 5), "")
+    invoices.issue(draft.pk, now=NOW)
+    invoices.mark_paid(draft.pk, dt.date(2026, 12, 5), "")
+    with pytest.raises(invoices.InvoiceError, match="only an open invoice can be made void"):
+        invoices.void(draft.pk, "too late", NOW)
+
+
+def test_json_has_the_documented_shape(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3), TokenUsage(output=1_000_000))
+    shown = invoices.as_json(issued())
+    assert {
+        name: shown[name]
+        for name in ("number", "status", "key", "account", "currency", "subtotal", "total", "unpriced")
+    } == {
+        "number": "2026-000001",
+        "status": "open",
+        "key": "production",
+        "account": "northwind",
+        "currency": "USD",
+        "subtotal": "30.00",
+        "total": "30.00",
+        "unpriced": 0,
+    }
+    assert (shown["period_start"], shown["period_end"]) == ("2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z")
+    assert shown["lines"] == [
+        {
+            "model": "gpt-5.6-sol",
+            "description": "gpt-5.6-sol · output tokens",
+            "bucket": "output",
+            "metering": "reported",
+            "service_tier": "default",
+            "long_context": False,
+            "price_version": "gpt-5.6-sol@2026-01-01T00:00:00Z",
+            "quantity": 1_000_000,
+            "unit_price": "30.000000000",
+            "per_million": True,
+            "exact": "30.000000000",
+            "rounding": "0.000000000",
+            "late": False,
+            "amount": "30.00",
+        }
+    ]
+
+
+# --- many at once ---
+
+
+def at_once(works: list[object]) -> list[object]:
+    """Run functions in threads that begin together; a result is what one returned or raised."""
+    start = threading.Barrier(len(works))
+
+    def run(work: object) -> object:
+        start.wait()
+        try:
+            return work()  # type: ignore[operator]
+        except invoices.InvoiceError as refused:
+            return refused
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return list(pool.map(run, works))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parallel_issues_leave_no_gap() -> None:
+    account = make_account()
+    for at in range(10):
+        make_record(make_key(account, f"key-{at}"), utc(2026, 11, 3))
+    drafts = invoices.draft(NOVEMBER, now=NOW)
+    at_once([lambda pk=draft.pk: invoices.issue(pk, now=NOW) for draft in drafts])
+    numbers = sorted(Invoice.objects.values_list("number", flat=True))
+    assert numbers == [f"2026-{at:06d}" for at in range(1, 11)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_same_draft_issued_at_once_is_one_invoice() -> None:
+    make_record(make_key(), utc(2026, 11, 3))
+    draft = drafted()
+    results = at_once([lambda: invoices.issue(draft.pk, now=NOW)] * 4)
+    assert sum(isinstance(result, Invoice) for result in results) == 1
+    assert list(Invoice.objects.values_list("number", flat=True)) == ["2026-000001"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_overlapping_months_share_no_record() -> None:
+    """October and November, issued at once, both may claim October's usage: one does."""
+    key = make_key()
+    UsageRecord.objects.bulk_create(
+        unsaved_record(key, when) for when in [utc(2026, 10, 30), utc(2026, 11, 3)] for _ in range(20)
+    )
+    drafts = [drafted(OCTOBER), drafted(NOVEMBER)]
+    at_once([lambda pk=draft.pk: invoices.issue(pk, now=NOW) for draft in drafts])
+    assert not UsageRecord.objects.filter(invoice=None).exists()
+    for invoice in Invoice.objects.exclude(status="draft"):
+        assert sum(line.exact_nanos for line in invoice.lines.all()) == cost_of(invoice.records)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parallel_drafts_are_one() -> None:
+    make_record(make_key(), utc(2026, 11, 3))
+    at_once([lambda: invoices.draft(NOVEMBER, now=NOW)] * 4)
+    assert [(invoice.status, invoice.lines.count()) for invoice in Invoice.objects.all()] == [("draft", 2)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_records_during_issue_are_on_one_invoice() -> None:
+    """Usage that settles while the month is issued is on that invoice or free for the next, in whole."""
+    key = make_key()
+    make_record(key, utc(2026, 11, 3))
+    draft = drafted()
+
+    def write() -> None:
+        for _ in range(20):
+            make_record(key, utc(2026, 11, 3))
+
+    at_once([write, lambda: invoices.issue(draft.pk, now=NOW)])
+    if UsageRecord.objects.filter(invoice=None).exists():
+        issued(DECEMBER)
+    assert not UsageRecord.objects.filter(invoice=None).exists()
+    for invoice in Invoice.objects.all():
+        assert sum(line.exact_nanos for line in invoice.lines.all()) == cost_of(invoice.records)

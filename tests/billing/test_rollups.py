@@ -1,0 +1,174 @@
+"""Roll-ups: made again from the records, whatever runs twice, at once or dies in between."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import Count, Sum
+
+from billing import rollups
+from billing.models import ApiKey, RollupDue, UsageRecord, UsageRollup
+from billing.usage import BUCKETS, TokenUsage
+from tests.billing.factories import make_account, make_key, make_record, utc
+
+DAY = dt.date(2026, 11, 3)
+COLUMNS = [field.attname for field in UsageRollup._meta.fields if field.attname != "id"]
+
+
+def rows() -> list[tuple[Any, ...]]:
+    return sorted(UsageRollup.objects.values_list(*COLUMNS), key=str)
+
+
+def summed(queryset: Any, requests: Any) -> dict[str, int]:
+    named = {f"all_{name}": Sum(name, default=0) for name in (*BUCKETS, "reasoning", "cost_nanos")}
+    return queryset.aggregate(requests_made=requests, **named)
+
+
+@pytest.fixture
+def key(db: None) -> ApiKey:
+    return make_key()
+
+
+def fill(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3, 8), TokenUsage(1, 2, 3, 4, 5, reasoning=2))
+    make_record(key, utc(2026, 11, 3, 8, 59), TokenUsage(10, 20, 30, 40, 50))
+    make_record(key, utc(2026, 11, 3, 9), metering="estimated", ending="client_left")
+    make_record(key, utc(2026, 11, 3, 9), metering="estimated", ending="incomplete")
+    make_record(key, utc(2026, 11, 3, 9), service_tier="scale")
+
+
+def test_hours_and_dimensions_are_apart(key: ApiKey) -> None:
+    fill(key)
+    assert rollups.rebuild_due() == 1
+    found = {
+        (row.hour_start.hour, row.metering, row.service_tier): (row.requests, row.interrupted, row.unpriced)
+        for row in UsageRollup.objects.all()
+    }
+    assert found == {
+        (8, "reported", ""): (2, 0, 0),
+        (9, "estimated", ""): (2, 1, 0),
+        (9, "reported", "scale"): (1, 0, 1),
+    }
+
+
+def test_rollup_is_sum_of_records(key: ApiKey) -> None:
+    fill(key)
+    rollups.rebuild(key.pk, DAY)
+    assert summed(UsageRollup.objects, Sum("requests")) == summed(UsageRecord.objects, Count("*"))
+
+
+def test_run_twice_gives_same_rows(key: ApiKey) -> None:
+    fill(key)
+    assert rollups.rebuild(key.pk, DAY) == 3
+    first = rows()
+    assert rollups.rebuild(key.pk, DAY) == 3
+    assert rows() == first
+
+
+def test_clean_days_are_left_alone(key: ApiKey) -> None:
+    fill(key)
+    assert (rollups.rebuild_due(), rollups.rebuild_due()) == (1, 0)
+    assert not RollupDue.objects.exists()
+
+
+def test_other_keys_and_days_stay(key: ApiKey) -> None:
+    fill(key)
+    make_record(key, utc(2026, 11, 4))
+    make_record(make_key(key.account, "other"), utc(2026, 11, 3))
+    rollups.rebuild_due()
+    before = rows()
+    rollups.rebuild(key.pk, DAY)
+    assert rows() == before
+
+
+def test_limit_leaves_the_rest_due(key: ApiKey) -> None:
+    for day in (1, 2, 3):
+        make_record(key, utc(2026, 11, day))
+    assert rollups.rebuild_due(limit=2) == 2
+    assert list(RollupDue.objects.values_list("day", flat=True)) == [DAY]
+
+
+def test_record_that_vanished_leaves_no_sum(key: ApiKey) -> None:
+    """A record that was replaced by one on another day: the first day's sum goes."""
+    record = make_record(key, utc(2026, 11, 3))
+    rollups.rebuild_due()
+    UsageRecord.objects.filter(pk=record.pk).update(day=dt.date(2026, 11, 4))
+    assert rollups.rebuild(key.pk, DAY) == 0
+    assert not UsageRollup.objects.exists()
+
+
+def test_days_follow_the_accounts_zone(db: None) -> None:
+    """Kathmandu is 5:45 ahead: 18:10 UTC is still its day, 18:20 the next, and hours begin at a quarter past."""
+    key = make_key(make_account(timezone="Asia/Kathmandu"))
+    make_record(key, utc(2026, 11, 3, 18, 10))
+    make_record(key, utc(2026, 11, 3, 18, 20))
+    rollups.rebuild_due()
+    assert list(UsageRollup.objects.order_by("day").values_list("day", "hour_start")) == [
+        (DAY, utc(2026, 11, 3, 17, 15)),
+        (dt.date(2026, 11, 4), utc(2026, 11, 3, 18, 15)),
+    ]
+
+
+def test_long_day_has_twenty_five_hours(db: None) -> None:
+    key = make_key(make_account(timezone="America/Los_Angeles"))
+    for hour in range(25):
+        make_record(key, utc(2026, 11, 1, 7) + dt.timedelta(hours=hour, minutes=30))
+    rollups.rebuild_due()
+    assert UsageRollup.objects.filter(day=dt.date(2026, 11, 1)).count() == 25
+
+
+class Killed(BaseException):
+    """Stands for the process's end."""
+
+
+@transaction.atomic
+def rebuild_and_die(key: ApiKey) -> None:
+    rollups.rebuild(key.pk, DAY)
+    raise Killed
+
+
+def test_killed_half_way_changes_nothing(key: ApiKey) -> None:
+    fill(key)
+    rollups.rebuild_due()
+    make_record(key, utc(2026, 11, 3, 10))
+    before = rows()
+    with pytest.raises(Killed):
+        rebuild_and_die(key)
+    assert rows() == before
+    assert RollupDue.objects.count() == 1
+    assert rollups.rebuild_due() == 1
+    assert summed(UsageRollup.objects, Sum("requests")) == summed(UsageRecord.objects, Count("*"))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parallel_runs_agree() -> None:
+    """Runs and records at once: at the end, one more run leaves exactly the sum of the records."""
+    key = make_key()
+    start = threading.Barrier(4)
+
+    def write() -> None:
+        start.wait()
+        for minute in range(15):
+            with transaction.atomic():
+                make_record(key, utc(2026, 11, 3, 8, minute))
+        connection.close()
+
+    def run() -> None:
+        start.wait()
+        for _ in range(8):
+            rollups.rebuild(key.pk, DAY)
+        connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(work) for work in (write, write, run, run)]:
+            future.result()
+    if not RollupDue.objects.exists():
+        assert summed(UsageRollup.objects, Sum("requests")) == summed(UsageRecord.objects, Count("*"))
+    rollups.rebuild_due()
+    assert summed(UsageRollup.objects, Sum("requests")) == summed(UsageRecord.objects, Count("*"))
+    assert UsageRollup.objects.count() == 1
