@@ -1,0 +1,35 @@
+"""JSON as providers and customers really send it: read fast, and by the standard library where that refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+import orjson
+
+
+def loads(raw: bytes) -> Any:
+    """The value of a JSON text in UTF-8. ValueError: it is none, or it nests too deep to be read.
+
+    orjson refuses a lone surrogate (`"\\ud83d"`), which is valid JSON and reaches us when an SDK cuts a text in the
+    middle of an emoji; `json` reads it.
+    """
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(raw.decode(), parse_constant=_refuse)
+        except RecursionError:
+            raise ValueError("the JSON nests too deep") from None
+
+
+def dumps(value: Any) -> bytes:
+    """Compact JSON in UTF-8; text that UTF-8 cannot hold is escaped."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
