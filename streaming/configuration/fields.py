@@ -1,0 +1,201 @@
+"""Readers of single values of the configuration file: a value in, the same as the database keeps it out.
+
+A ValueError says what to write instead. Pure.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import ipaddress
+import zoneinfo
+from collections.abc import Callable, Collection, Iterable
+from decimal import Decimal
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from billing import money
+
+Value = TypeVar("Value")
+PPM = 10**6
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for a misspelling, else what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(str(word), names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}" if names else "there is none yet"
+
+
+def text(longest: int, *, empty: bool = False) -> Callable[[Any], str]:
+    """A text of so many characters at most."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"must be text, not {shown(value)}; put it in quotes")
+        if not (empty or value.strip()):
+            raise ValueError("must not be empty")
+        if len(value) > longest:
+            raise ValueError(f"has {len(value)} characters; at most {longest} are kept")
+        if "\x00" in value:
+            raise ValueError("holds a NUL character; remove it")
+        return value
+
+    return read
+
+
+def word(longest: int) -> Callable[[Any], str]:
+    """A name without spaces, as customers send it in a request."""
+    read_text = text(longest)
+
+    def read(value: Any) -> str:
+        name = read_text(value)
+        if any(letter.isspace() for letter in name):
+            raise ValueError(f"{name!r} has a space in it; a model's name has none")
+        return name
+
+    return read
+
+
+def choice(options: Collection[str]) -> Callable[[Any], str]:
+    """One of several words."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or value not in options:
+            raise ValueError(f"must be one of {', '.join(options)}, not {shown(value)}")
+        return value
+
+    return read
+
+
+def choices(options: Collection[str], *, empty: bool) -> Callable[[Any], list[str]]:
+    """A list of such words, each once."""
+    read_one = choice(options)
+
+    def read(value: Any) -> list[str]:
+        found = [read_one(one) for one in listed(value)]
+        if len(set(found)) < len(found):
+            raise ValueError("names one of them twice")
+        if not (found or empty):
+            raise ValueError(f"must name at least one of {', '.join(options)}")
+        return found
+
+    return read
+
+
+def whole(low: int, high: int) -> Callable[[Any], int]:
+    """A whole number within bounds."""
+
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"must be a whole number, not {shown(value)}")
+        if not low <= value <= high:
+            raise ValueError(f"must be between {low} and {high}, not {value}")
+        return value
+
+    return read
+
+
+def boolean(value: Any) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, not {shown(value)}")
+    return value
+
+
+def optional(read: Callable[[Any], Value]) -> Callable[[Any], Value | None]:
+    """The same, or null."""
+    return lambda value: None if value is None else read(value)
+
+
+def listed(value: Any) -> list[Any]:
+    """A list."""
+    if not isinstance(value, list):
+        raise ValueError(f"must be a list, not {shown(value)}")
+    return value
+
+
+def networks(value: Any) -> list[str]:
+    """Networks or addresses, in their usual spelling."""
+    return [_network(one) for one in listed(value)]
+
+
+def _network(value: Any) -> str:
+    try:
+        return str(ipaddress.ip_network(value if isinstance(value, str) else ""))
+    except ValueError:
+        raise ValueError(f"{shown(value)} is not a network; write it as 10.0.0.0/8 or 2001:db8::/32") from None
+
+
+def instant(value: Any) -> dt.datetime:
+    """A moment with its zone, in UTC."""
+    example = "write it with its zone, for example 2027-01-01T00:00:00Z"
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not a moment; {example}") from None
+    if not isinstance(value, dt.datetime) or value.tzinfo is None:
+        raise ValueError(f"{value!s} is not an exact moment; {example}")
+    return value.astimezone(dt.UTC)
+
+
+def zone(value: Any) -> str:
+    """A time zone of the IANA database."""
+    if not isinstance(value, str) or value not in zoneinfo.available_timezones():
+        raise ValueError(f"{shown(value)} is not a time zone; write one such as Asia/Taipei or UTC")
+    return value
+
+
+def currency(value: Any) -> str:
+    """A currency of ISO 4217."""
+    if not isinstance(value, str) or not money.is_currency(value):
+        raise ValueError(f"{shown(value)} is no currency of ISO 4217; write it in capitals, for example USD")
+    return value
+
+
+def amount(value: Any) -> int:
+    """An amount of money as nanos."""
+    nanos = money.parse(value)
+    if not 0 <= nanos < 2**63:
+        raise ValueError(f"{value} is not an amount from 0 to nine thousand million")
+    return nanos
+
+
+def tax_rate(value: Any) -> int:
+    """A share such as 0.05 as millionths."""
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise ValueError(f"must be a number such as 0.05 for 5 %, not {shown(value)}")
+    if not 0 <= value <= 1:
+        raise ValueError(f"must be between 0 and 1, not {value}; write 5 % as 0.05")
+    ppm = Decimal(value) * PPM
+    if ppm != int(ppm):
+        raise ValueError(f"{value} has more than six decimal places; round it")
+    return int(ppm)
+
+
+def base_url(value: Any) -> str:
+    """A provider's address: http or https, a host, a path; without a slash at its end."""
+    address = text(300)(value)
+    try:
+        parts = urlsplit(address)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"is not a URL ({error}); write it as https://api.example.com/v1") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or any(letter.isspace() for letter in address):
+        raise ValueError("must be an address such as https://api.example.com/v1")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold a user or password; put the credential in api_key")
+    if "?" in address or "#" in address:
+        raise ValueError("must not hold a query or fragment; leave out what follows the path")
+    return address.rstrip("/")
+
+
+def shown(value: Any) -> str:
+    """A value in a message, cut: a file may hold anything."""
+    said = (
+        "null" if value is None else {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+    )
+    return said if len(said) <= 60 else f"{said[:60]}…"

@@ -1,0 +1,369 @@
+"""The routes' consumers: they read a request, let the gateway run it, and notice when the client leaves. No rules.
+
+`AsyncHttpConsumer` reads `http.disconnect` only after its handler returned; these override `__call__` and race the
+relay against the next `receive()` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ipaddress
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+from channels.generic.http import AsyncHttpConsumer
+from django.conf import settings
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from uuid_utils.compat import uuid7
+
+from billing import views as billing_views
+from billing.catalogue import KeyEntry
+from streaming import gateway as gateways
+from streaming import metrics
+from streaming.auth import authenticate, client_address
+from streaming.catalogue import ModelEntry
+from streaming.client import Client, Send
+from streaming.counting import StreamCount
+from streaming.errors import ApiError
+from streaming.protocols import CHAT_COMPLETIONS, MESSAGES, WireFormat
+from streaming.protocols.meter import BadRequest, RequestFacts
+from streaming.relay import answer_error
+from streaming.routes import Plan, ordered
+from streaming.runs import Run
+from streaming.settlement import open_row
+
+SANE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+/=-]{0,127}\Z")
+JSON = b"application/json"
+READ_OFF_S = 2.0
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+class ClientLeft(Exception):
+    """The client closed its connection before its request was read."""
+
+
+class ApiConsumer(AsyncHttpConsumer):  # type: ignore[misc]
+    """What all our routes share: the gateway, the key, the request's name, and errors in the route's own shape."""
+
+    methods: tuple[str, ...] = ("GET",)
+    wire: WireFormat = CHAT_COMPLETIONS
+    """Whose error shape the route has."""
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        self.scope, self.receive = scope, receive
+        self.headers = {name.lower(): value for name, value in scope["headers"]}
+        self.gateway = gateways.current()
+        await self.gateway.start()
+        self.id = uuid7()
+        self.own_name = f"req_{self.id.hex}"
+        self.body_is_open = True
+        self.wished_name = sane_name(self.headers.get(b"x-request-id", b""))
+        self.client = Client(send, self._name, time.monotonic)
+        try:
+            if scope["method"] not in self.methods:
+                allowed = ", ".join(self.methods)
+                raise ApiError("method_not_allowed", f"Use {allowed} here.", headers={"allow": allowed})
+            await self.respond()
+        except ApiError as error:
+            metrics.REFUSALS.labels(error.error.code).inc()
+            await answer_error(self.client, self.wire, error, self._read_off if scope["method"] == "POST" else None)
+        except ClientLeft:
+            return
+
+    async def _read_off(self) -> None:
+        """Read and forget the rest of the body: closing the connection before that could lose the answer."""
+        try:
+            async with asyncio.timeout(READ_OFF_S):
+                while self.body_is_open and (message := await self.receive())["type"] != "http.disconnect":
+                    self.body_is_open = message.get("more_body", False)
+        except TimeoutError:
+            return  # the client had time enough to read its answer
+
+    async def _name(self) -> str:
+        return self.wished_name or self.own_name
+
+    async def respond(self) -> None:
+        """Answer the request; ApiError becomes an answer too."""
+        raise ApiError("route_not_found", f"There is no route {self.scope['path']}. See the API's documentation.")
+
+    async def key(self) -> KeyEntry:
+        """The key of the request, checked from the headers alone."""
+        peer = (self.scope.get("client") or [None])[0]
+        address = client_address(peer, self.headers, settings.TRUSTED_PROXIES)
+        return await authenticate(
+            self.headers, address, time.time(), self.gateway.catalogue.billing.key_by_digest,
+            self.gateway.key_in_database, settings.KEY_PEPPER,
+        )  # fmt: skip
+
+    async def answer_json(self, value: Any) -> None:
+        """A whole answer."""
+        await self.client.answer(200, [(b"content-type", JSON)], orjson.dumps(value))
+
+    def query(self) -> dict[str, str]:
+        """The query's values, the last of each name."""
+        raw = self.scope.get("query_string", b"").decode("latin-1")
+        return {name: values[-1] for name, values in parse_qs(raw, keep_blank_values=True).items()}
+
+
+def sane_name(value: bytes) -> str | None:
+    """The client's `x-request-id` where it is a token of at most 128 plain characters."""
+    text = value.decode("latin-1")
+    return text if SANE_NAME.match(text) else None
+
+
+class NotFoundConsumer(ApiConsumer):
+    """Every path under /v1/ that is no route."""
+
+    methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+class RelayConsumer(ApiConsumer):
+    """A wire format's route: `as_asgi(wire=…)`; `billed=False` for count_tokens."""
+
+    methods = ("POST",)
+    billed = True
+
+    def __init__(self, wire: WireFormat, billed: bool = True) -> None:
+        self.wire, self.billed = wire, billed
+
+    async def respond(self) -> None:
+        if self.gateway.draining:
+            raise ApiError(
+                "service_unavailable", "The gateway is shutting down. Try again.", headers={"connection": "close"}
+            )
+        key = await self.key()
+        raw = await self._read_body()
+        try:
+            task, run = self._begin(key, raw)
+        except BaseException:
+            self.gateway.bodies.release(len(raw))
+            raise
+        await self._race(task, run)
+
+    async def _read_body(self) -> bytes:
+        """The body, refused as soon as it is known to be too large; its bytes count among the process's bodies."""
+        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise ApiError("unsupported_content_encoding", "Send the body without Content-Encoding.")
+        limit, bodies = settings.MAX_BODY_BYTES, self.gateway.bodies
+        announced = self.headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > limit:
+            raise _too_large(limit)
+        parts: list[bytes] = []
+        held, more = 0, True
+        try:
+            while more:
+                part, more = await self._receive_part()
+                bodies.hold(len(part))
+                held += len(part)
+                parts.append(part)
+                if held > limit:
+                    raise _too_large(limit)
+        except BaseException:
+            bodies.release(held)
+            raise
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _receive_part(self) -> tuple[bytes, bool]:
+        try:
+            async with asyncio.timeout(settings.BODY_TIMEOUT_S):
+                message = await self.receive()
+        except TimeoutError:
+            seconds = settings.BODY_TIMEOUT_S
+            raise ApiError(
+                "request_timeout", f"No byte of the body came for {seconds:g} s.",
+                headers={"x-should-retry": "false", "connection": "close"},
+            ) from None  # fmt: skip
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        self.body_is_open = message.get("more_body", False)
+        return message.get("body", b""), message.get("more_body", False)
+
+    def _begin(self, key: KeyEntry, raw: bytes) -> tuple[asyncio.Task[None], Run]:
+        facts = read_facts(self.wire, raw)
+        model = allowed_model(self.gateway.catalogue.models, key, facts.model)
+        routes = ordered(model, self.wire.name, lambda routes, weights: random.choices(routes, weights)[0])  # noqa: S311
+        refuse_stored_objects(facts, all(route.provider.stored_objects == "shared" for route in routes))
+        if not routes:
+            raise ApiError(
+                "no_available_route", f"No route to {model.name} is available for this API. Try another model."
+            )
+        started_at = dt.datetime.now(dt.UTC)
+        row = None
+        if self.billed:
+            row = open_row(
+                self.id,
+                self.own_name,
+                self.wished_name,
+                self.gateway.process,
+                key,
+                facts,
+                self.wire.name,
+                routes[0],
+                started_at,
+            )
+            self.client.wait_for_name(self.gateway.open(row))
+        run = Run(
+            id=self.id, wire=self.wire, facts=facts, raw=raw, key=key, model=model, client=self.client,
+            count=StreamCount(self.wire is MESSAGES), headers=self.scope["headers"],
+            query="?beta=true" if self.query().get("beta") == "true" else "", started_at=started_at,
+            retry_count=_retry_count(self.headers),
+        )  # fmt: skip
+        return self.gateway.begin(run, Plan(routes, settings.MAX_ATTEMPTS), row), run
+
+    async def _race(self, task: asyncio.Task[None], run: Run) -> None:
+        """Wait for the relay's end or the client's, whichever comes first."""
+        gone = asyncio.ensure_future(self._disconnected())
+        try:
+            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not task.done():
+                self.gateway.client_left(run, task)
+
+    async def _disconnected(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+def _too_large(limit: int) -> ApiError:
+    message = f"The body is larger than {limit} bytes."
+    return ApiError("request_too_large", message, headers={"connection": "close"})
+
+
+def _retry_count(headers: Mapping[bytes, bytes]) -> int:
+    value = headers.get(b"x-stainless-retry-count", b"")
+    return min(int(value), 1000) if value.isdigit() else 0
+
+
+def read_facts(wire: WireFormat, raw: bytes) -> RequestFacts:
+    """What a body says; ApiError names the field and the remedy."""
+    try:
+        return wire.read_request(raw)
+    except BadRequest as error:
+        raise ApiError(error.code, str(error), param=error.param) from None
+
+
+def allowed_model(models: Mapping[str, ModelEntry], key: KeyEntry, name: str) -> ModelEntry:
+    """The model that a key asks for, where it exists and the key may use it."""
+    model = models.get(name)
+    if model is None or not (key.allowed_models is None or name in key.allowed_models):
+        message = f"The model {name[:200]!r} does not exist or this API key may not use it."
+        raise ApiError("model_not_found", message, param="model")
+    return model
+
+
+NOT_FOUND_CODES = {
+    "previous_response_id": "previous_response_not_found",
+    "container": "container_not_found",
+}
+
+
+def refuse_stored_objects(facts: RequestFacts, shared: bool) -> None:
+    """Objects stored with the provider are every customer's there: refused unless they are marked as shared."""
+    if shared:
+        return
+    for name, value in facts.stored.items():
+        code = NOT_FOUND_CODES.get(name, "unsupported_parameter")
+        if code == "unsupported_parameter":
+            raise ApiError(code, f"`{name}` is not supported here: send the content itself.", param=name)
+        raise ApiError(code, f"`{name}` {value[:100]!r} was not found.", param=name)
+
+
+class ModelsConsumer(ApiConsumer):
+    """GET /v1/models and /v1/models/{id}: one body that both SDK families read."""
+
+    async def respond(self) -> None:
+        key = await self.key()
+        names = sorted(
+            name for name in self.gateway.catalogue.models if key.allowed_models is None or name in key.allowed_models
+        )
+        wanted = self.scope["url_route"]["kwargs"].get("name")
+        if wanted is not None:
+            allowed_model(self.gateway.catalogue.models, key, wanted)
+            await self.answer_json(described(wanted))
+            return
+        await self.answer_json(
+            {
+                "object": "list", "data": [described(name) for name in names], "has_more": False,
+                "first_id": names[0] if names else None, "last_id": names[-1] if names else None,
+            }
+        )  # fmt: skip
+
+
+def described(name: str) -> dict[str, Any]:
+    """A model as OpenAI and Anthropic describe one; when it was made is not told."""
+    return {
+        "id": name, "object": "model", "created": 0, "owned_by": "hopbase",
+        "type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z",
+    }  # fmt: skip
+
+
+class UsageConsumer(ApiConsumer):
+    """GET /v1/usage: the calling key's usage and budget for a period."""
+
+    async def respond(self) -> None:
+        key = await self.key()
+        try:
+            page = await self.gateway.in_database(billing_views.usage, key.id, self.query(), dt.datetime.now(dt.UTC))
+        except billing_views.BadQuery as error:
+            raise ApiError("invalid_request_error", str(error), param=error.param) from None
+        await self.answer_json(page)
+
+
+class UsageRequestConsumer(ApiConsumer):
+    """GET /v1/usage/requests/{request_id}: one request of this key, itemised."""
+
+    async def respond(self) -> None:
+        key = await self.key()
+        name = self.scope["url_route"]["kwargs"]["name"]
+        found = await self.gateway.in_database(billing_views.usage_request, key.id, name)
+        if found is None:
+            raise ApiError(
+                "request_not_found", f"No ended request {name[:128]!r} of this API key. A refused request leaves none."
+            )
+        await self.answer_json(found)
+
+
+class HealthConsumer(ApiConsumer):
+    """GET /healthz: the process answers."""
+
+    methods = ("GET", "HEAD")
+
+    async def respond(self) -> None:
+        await self.answer_json({"status": "ok"})
+
+
+class ReadyConsumer(ApiConsumer):
+    """GET /readyz: whether requests should be sent here."""
+
+    methods = ("GET", "HEAD")
+
+    async def respond(self) -> None:
+        problems = self.gateway.problems()
+        body = orjson.dumps({"status": "unavailable" if problems else "ready", "problems": problems})
+        await self.client.answer(503 if problems else 200, [(b"content-type", JSON)], body)
+
+
+class MetricsConsumer(ApiConsumer):
+    """GET /metrics, for loopback and the networks of a setting; never through a proxy."""
+
+    async def respond(self) -> None:
+        peer = (self.scope.get("client") or ["0.0.0.0"])[0]  # noqa: S104 - stands for "unknown"
+        if b"x-forwarded-for" in self.headers or not may_read_metrics(peer):
+            raise ApiError("route_not_found", "There is no route /metrics for this address.")
+        await self.client.answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], generate_latest())
+
+
+def may_read_metrics(peer: str) -> bool:
+    """Loopback, a Unix socket's empty peer, or a network of HOPBASE_METRICS_NETWORKS."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return peer == ""
+    return address.is_loopback or any(address in network for network in settings.METRICS_NETWORKS)

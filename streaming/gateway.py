@@ -1,0 +1,278 @@
+"""The process-wide object: what all requests of one event loop share, and their life from admission to bill."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connections
+from uuid_utils.compat import uuid7
+
+from billing.catalogue import KeyEntry
+from billing.ledger import Ledger, LedgerUnavailable, OpenRow
+from streaming import metrics
+from streaming.catalogue import Catalogue, CataloguePoller
+from streaming.counting import Counting
+from streaming.errors import ApiError
+from streaming.relay import RelayOptions, answer_error, new_meter, relay
+from streaming.routes import Plan
+from streaming.runs import Run
+from streaming.settlement import Settlements
+from streaming.ticker import Ticker, Timing
+from streaming.upstream import Upstream
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+OPEN_ROW_S = 2.0
+"""How long the first byte waits for its open row: after that the database counts as down."""
+
+
+class Bodies:
+    """The bytes of all request bodies that the process holds."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self.held = limit, 0
+
+    def hold(self, size: int) -> None:
+        """Count bytes that came in; ApiError when there is no room for them."""
+        if self.held + size > self._limit:
+            raise ApiError("service_unavailable", "The gateway holds too many large requests. Try again in a moment.")
+        self.held += size
+
+    def release(self, size: int) -> None:
+        """Bytes that are no longer held."""
+        self.held -= size
+
+
+class Gateway:
+    """One per event loop. `start()` may be awaited by every request; only the first does anything."""
+
+    def __init__(self) -> None:
+        self.process: UUID = uuid7()
+        self.catalogue = Catalogue()
+        self.bodies = Bodies(settings.BODIES_BYTES)
+        self.draining = False
+        self.runs: set[Run] = set()
+        self._poller = CataloguePoller(self.catalogue)
+        self._ledger = Ledger()
+        self._counting = Counting()
+        self._database = ThreadPoolExecutor(max_workers=4, thread_name_prefix="database")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._drains: dict[int, int] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Load the catalogue and start the threads and the ticker."""
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._starting)
+
+    async def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self.in_database(self.catalogue.refresh)
+        self._poller.start()
+        self._ledger.start()
+        self._counting.warm_up()
+        timing = Timing(
+            settings.KEEPALIVE_S, settings.KEEPALIVE_BEFORE_HEADERS_S, settings.SLOW_READER_S, settings.CHECKPOINT_S
+        )
+        self._ticker = Ticker(timing, self._counting, time.monotonic)
+        self._upstream = Upstream(settings.CONNECT_TIMEOUT_S)
+        self._options = RelayOptions(
+            self._upstream, self._ticker.streams, time.monotonic, self.spawn, settings.MAX_EVENT_BYTES,
+            settings.MAX_ANSWER_BYTES, set(),
+        )  # fmt: skip
+        self._settlements = Settlements(self._ledger, self._counting, self.catalogue.billing.price_at)
+        self._ticking = asyncio.ensure_future(self._ticker.run())
+
+    async def in_database(self, read: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a synchronous read in a thread of its own; its connection goes back afterwards."""
+
+        def work() -> Result:
+            try:
+                return read(*arguments)
+            finally:
+                connections.close_all()
+
+        return await asyncio.get_running_loop().run_in_executor(self._database, work)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something that outlives its request; kept until it is done."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def _spawned_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a background task failed", exc_info=error)
+
+    # --- requests ---
+
+    async def key_in_database(self, digest: str) -> KeyEntry | None:
+        """A key that the snapshot does not know (it may be seconds old)."""
+        return await self.in_database(self.catalogue.billing.look_up, digest)
+
+    def open(self, row: OpenRow) -> Callable[[], Coroutine[Any, Any, str]]:
+        """Queue an open row; the returned function waits for the request's id."""
+        opened = self._ledger.open(row)
+
+        async def name() -> str:
+            if opened.done() and opened.exception() is None:
+                return opened.result()
+            return await _committed(opened)
+
+        return name
+
+    def begin(self, run: Run, plan: Plan, row: OpenRow | None) -> asyncio.Task[None]:
+        """Relay a run; it is settled when the returned task is done, however that comes about."""
+        self.runs.add(run)
+        metrics.OPEN_STREAMS.inc()
+        task = asyncio.ensure_future(self._conduct(run, plan))
+        task.add_done_callback(lambda ended: self.spawn(self._finish(run, row, ended)))
+        return task
+
+    async def _conduct(self, run: Run, plan: Plan) -> None:
+        """Relay, and answer for what should not have happened: a database that is away, a fault of ours."""
+        try:
+            await relay(run, plan, self._options)
+        except ApiError as error:  # the open row cannot be written: nothing was sent, nothing is billed
+            run.ending = ""
+            run.client.rename(str(run.id))
+            await answer_error(run.client, run.wire, error)
+        except Exception as error:
+            log.exception("relay of %s failed", run.id)
+            run.ending, run.reason = "provider_error", f"internal error: {type(error).__name__}"
+            await self._apologise(run)
+
+    async def _finish(self, run: Run, row: OpenRow | None, ended: asyncio.Task[None]) -> None:
+        try:
+            if ended.cancelled():
+                _leave(run)
+            if row is not None and run.ending:
+                settled = await self._settlements.settle(run, row)
+                _count(run, settled.ending, settled.metering, settled.usage.buckets())
+            elif row is not None:
+                self._ledger.discard(row.id)
+        finally:
+            self.bodies.release(len(run.raw))
+            self.runs.discard(run)
+            if run.drains is not None:
+                self._drains[run.drains] -= 1
+            metrics.OPEN_STREAMS.dec()
+            metrics.UNSETTLED.set(self._ledger.depth)
+
+    async def _apologise(self, run: Run) -> None:
+        error = ApiError("internal_error", "The gateway failed to relay this request.")
+        if run.client.started:
+            meter = run.meter or new_meter(run)
+            await run.client.write(meter.error_event(error.error), more=False)
+        else:
+            await answer_error(run.client, run.wire, error)
+
+    def client_left(self, run: Run, task: asyncio.Task[None]) -> None:
+        """The client is gone: a whole answer is read to its end, a stream cancelled or drained."""
+        run.client.left = run.client_left = True
+        if run.facts.stream and not self._drain(run):
+            task.cancel()
+
+    def _drain(self, run: Run) -> bool:
+        """Read a stream on for its provider's drain time, if it has one and a place is free."""
+        route = run.route
+        if route is None or not route.provider.drain_s or run.live is None:
+            return False
+        provider, drain_s = route.provider, route.provider.drain_s
+        running = self._drains.get(provider.id, 0)
+        if running >= (provider.max_drains or 1):
+            return False
+        self._drains[provider.id] = running + 1
+        run.drains = provider.id
+        run.live.drain_until = time.monotonic() + drain_s
+        return True
+
+    # --- health and the end ---
+
+    def problems(self) -> list[str]:
+        """Why the process is not ready, empty when it is."""
+        problems = ["draining"] if self.draining else []
+        if not self._poller.healthy:
+            problems.append("database")
+        return problems
+
+    def begin_drain(self) -> None:
+        """Take no new request from now on; whatever still runs after the drain time is ended and billed."""
+        if not self.draining:
+            self.draining = True
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.call_later, settings.DRAIN_S, self._end_runs)
+
+    def _end_runs(self) -> None:
+        for run in tuple(self.runs):
+            if run.live is not None:
+                run.live.interrupt("shutdown")
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing runs and nothing waits to be settled."""
+        return not self.runs and not self._tasks and self._ledger.depth == 0
+
+    async def aclose(self) -> None:
+        """Settle what is left and stop everything."""
+        if self._starting is None:
+            return
+        self.begin_drain()
+        self._end_runs()
+        while self._tasks or self.runs:
+            await asyncio.wait([*self._tasks, asyncio.ensure_future(asyncio.sleep(0.05))])
+        self._ticking.cancel()
+        self._poller.stop()
+        await self._upstream.aclose()
+        await asyncio.to_thread(self._ledger.stop, 10.0)
+        self._counting.stop()
+        self._database.shutdown(wait=False)
+
+
+async def _committed(opened: Future[str]) -> str:
+    try:
+        async with asyncio.timeout(OPEN_ROW_S):
+            return await asyncio.shield(asyncio.wrap_future(opened))
+    except (LedgerUnavailable, TimeoutError):
+        raise ApiError("service_unavailable", "The gateway's database does not answer. Try again.") from None
+
+
+def _leave(run: Run) -> None:
+    """The client went and took the relay with it: what its attempt had read until then is billed."""
+    run.ending, run.client_left = "client_left", True
+    if run.meter is None and run.live is not None and run.live.passage is not None:
+        run.meter = run.live.passage.meter
+
+
+def _count(run: Run, ending: str, metering: str, buckets: dict[str, int]) -> None:
+    metrics.REQUESTS.labels(run.wire.name, ending, metering).inc()
+    for bucket, tokens in buckets.items():
+        if tokens:
+            metrics.TOKENS.labels(bucket).inc(tokens)
+    for failure in run.failures:
+        metrics.UPSTREAM_FAILURES.labels(failure.kind).inc()
+    if run.first_output_at is not None:
+        metrics.FIRST_OUTPUT.observe((run.first_output_at - run.started_at).total_seconds())
+
+
+_gateway: Gateway | None = None
+
+
+def current() -> Gateway:
+    """The process's gateway, made at its first use."""
+    global _gateway
+    if _gateway is None:
+        _gateway = Gateway()
+    return _gateway

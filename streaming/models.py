@@ -1,0 +1,87 @@
+"""Where requests go: providers, the public models, and the routes between them."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from billing.models import CatalogueRow
+
+
+class Provider(CatalogueRow):
+    """A company whose API we call. The credential is encrypted (`streaming.credentials`) and never shown again."""
+
+    class Auth(models.TextChoices):
+        BEARER = "bearer", "Authorization: Bearer"
+        X_API_KEY = "x-api-key", "x-api-key"
+
+    class StoredObjects(models.TextChoices):
+        REFUSED = "refused", _("refused")
+        SHARED = "shared", _("shared")
+
+    class RatelimitHeaders(models.TextChoices):
+        PASS = "pass", _("passed on")
+        HIDE = "hide", _("hidden")
+
+    name = models.CharField(_("name"), max_length=100, unique=True)
+    base_url = models.CharField(_("base URL"), max_length=300)
+    credential = models.TextField(_("credential"), blank=True, editable=False)
+    auth = models.CharField(_("authentication"), max_length=12, choices=Auth.choices, default=Auth.BEARER)
+    wire_formats = models.JSONField(_("wire formats"), default=list)
+    drain_s = models.PositiveIntegerField(_("drain (seconds)"), null=True, blank=True)
+    max_drains = models.PositiveIntegerField(_("drains at a time"), null=True, blank=True)
+    stored_objects = models.CharField(
+        _("stored objects"), max_length=8, choices=StoredObjects.choices, default=StoredObjects.REFUSED
+    )
+    ratelimit_headers = models.CharField(
+        _("rate-limit headers"), max_length=4, choices=RatelimitHeaders.choices, default=RatelimitHeaders.PASS
+    )
+    reasoning_outside = models.JSONField(_("reasoning outside"), default=list, blank=True)
+    active = models.BooleanField(_("active"), default=True)
+
+    class Meta:
+        verbose_name = _("provider")
+        verbose_name_plural = _("providers")
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Model(CatalogueRow):
+    """A public model name that customers ask for."""
+
+    name = models.CharField(_("name"), max_length=200, unique=True)
+    stall_seconds = models.PositiveIntegerField(_("stall (seconds)"), default=120)
+    total_timeout_s = models.PositiveIntegerField(_("total timeout, non-stream (seconds)"), default=600)
+    active = models.BooleanField(_("active"), default=True)
+
+    class Meta:
+        verbose_name = _("model")
+        verbose_name_plural = _("models")
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Route(CatalogueRow):
+    """A way from a public model to a provider's model; lower priority first, then by weight."""
+
+    model = models.ForeignKey(Model, models.PROTECT, related_name="routes", verbose_name=_("model"))
+    provider = models.ForeignKey(Provider, models.PROTECT, related_name="routes", verbose_name=_("provider"))
+    upstream_model = models.CharField(_("upstream model"), max_length=200)
+    priority = models.PositiveSmallIntegerField(_("priority"), default=0)
+    weight = models.PositiveSmallIntegerField(_("weight"), default=1)
+    active = models.BooleanField(_("active"), default=True)
+
+    class Meta:
+        verbose_name = _("route")
+        verbose_name_plural = _("routes")
+        ordering = ["model__name", "priority", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["model", "provider", "upstream_model"], name="route_once_per_model")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model.name} → {self.provider.name}/{self.upstream_model}"

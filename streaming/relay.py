@@ -1,0 +1,423 @@
+"""Upstream -> client, feeding the meter: no database, no money, no rules of a wire format.
+
+`relay` tries routes until one answers, and leaves on the run how it ended. Before the first real output every failure
+is an `AttemptFailed` that goes to the next route; after it, nothing is retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+
+from streaming.client import Client, Clock
+from streaming.errors import (
+    ApiError,
+    AttemptFailed,
+    Failure,
+    FailureKind,
+    OriginalAnswer,
+    answer_for,
+    failure_of_status,
+    kind_of_status,
+)
+from streaming.passage import Passage
+from streaming.protocols import WireFormat
+from streaming.protocols.meter import INTERRUPTED, Ended, GatewayError, MeterOptions, ProviderError, StreamMeter
+from streaming.protocols.scrub import Replacement, replacements, scrub
+from streaming.protocols.sse import EventTooLarge
+from streaming.routes import Plan
+from streaming.runs import AttemptReport, Interruption, Live, Run
+from streaming.upstream import BROKEN, Upstream, UpstreamAnswer, request_headers
+
+LINGER_S = 1.0
+"""How long the rest of a provider's body is read after the terminal event, so that the connection can be used again."""
+MAX_ERROR_BYTES = 1024 * 1024
+CUT = GatewayError(502, "upstream_error", "api_error", INTERRUPTED)
+INTERRUPTIONS: dict[Interruption, tuple[str, GatewayError]] = {
+    "stalled": ("stalled", CUT),
+    "stopped": ("stopped", GatewayError(503, "stopped", "api_error", "The stream was stopped by an operator.")),
+    "shutdown": ("shutdown", GatewayError(503, "service_unavailable", "api_error", INTERRUPTED)),
+}
+"""What an interruption after the first output is called on the record, and what the client is told."""
+ENDINGS: dict[Ended, str] = {
+    "complete": "complete", "incomplete": "incomplete", "error": "provider_error", "cut": "provider_cut",
+}  # fmt: skip
+
+
+class Watch(Protocol):
+    """Where live streams are seen: the ticker's set."""
+
+    def add(self, live: Live) -> None: ...
+    def discard(self, live: Live) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RelayOptions:
+    """What a process relays with.
+
+    `spawn` runs a coroutine that outlives the request; `no_usage_asked` remembers the routes whose provider refuses
+    stream_options.
+    """
+
+    upstream: Upstream
+    watch: Watch
+    clock: Clock
+    spawn: Callable[[Coroutine[Any, Any, None]], object]
+    max_event_bytes: int
+    max_answer_bytes: int
+    no_usage_asked: set[int]
+
+
+async def relay(run: Run, plan: Plan, options: RelayOptions) -> None:
+    """Try routes until one answers; leaves ending, meter or answer, attempts and failures on the run."""
+    route = plan.first()
+    while route is not None:
+        report = AttemptReport(len(run.attempts) + 1, route, dt.datetime.now(dt.UTC), options.clock())
+        run.attempts.append(report)
+        try:
+            await _attempt(run, report, options)
+            return
+        except AttemptFailed as failed:
+            failure = failed.failure
+        run.failures.append(failure)
+        run.live = None
+        if failure.kind == "stream_options":
+            options.no_usage_asked.add(route.id)
+        following = plan.after(route, failure)
+        if following is None:
+            break
+        route, wait_s = following
+        await asyncio.sleep(wait_s)
+    await _give_up(run)
+
+
+async def _attempt(run: Run, report: AttemptReport, options: RelayOptions) -> None:
+    """One upstream call; what went wrong is on its report, whoever ends it."""
+    report.outcome = "client_left"  # until something else is known: cancellation leaves it so
+    try:
+        await (_stream if run.facts.stream else _whole)(run, report, options)
+        report.outcome = "answered"
+    except AttemptFailed as failed:
+        report.outcome, report.reason = failed.failure.outcome, failed.failure.reason
+        report.status = report.status or failed.failure.status
+        raise
+    finally:
+        report.ended = options.clock()
+
+
+async def _post(run: Run, report: AttemptReport, options: RelayOptions) -> UpstreamAnswer:
+    """Send the request on this attempt's route; only a 2xx in an encoding that we read comes back."""
+    route = report.route
+    renamed = route.upstream_model if route.upstream_model != run.model.name else None
+    ask_usage = route.id not in options.no_usage_asked
+    body = run.wire.prepare_request(run.raw, run.facts, upstream_model=renamed, ask_usage=ask_usage)
+    headers = request_headers(run.headers)
+    answer = await options.upstream.post(route.provider, run.wire.upstream_path, body, headers, run.query)
+    report.status, report.headers_at, report.provider_request_id = answer.status, options.clock(), answer.request_id
+    if 200 <= answer.status < 300 and answer.encoding in ("", "gzip"):
+        return answer
+    try:
+        await _raise_for_answer(run, report, answer)
+    finally:
+        await answer.aclose()
+    raise AssertionError("unreachable")
+
+
+async def _raise_for_answer(run: Run, report: AttemptReport, answer: UpstreamAnswer) -> None:
+    if answer.encoding not in ("", "gzip"):
+        raise AttemptFailed(Failure("failed", f"the answer's content encoding is {answer.encoding[:20]!r}"))
+    raw = await answer.read(MAX_ERROR_BYTES)
+    error = run.wire.read_error(answer.status, raw)
+    original = (answer.status, scrub(raw, _hidden(run, report)), answer.content_type or "application/json")
+    raise AttemptFailed(
+        failure_of_status(
+            answer.status, error, original=original, headers=answer.passed_headers, retry_after_s=_retry_after_s(answer)
+        )
+    )
+
+
+def _retry_after_s(answer: UpstreamAnswer) -> float | None:
+    """Seconds from `retry-after-ms` or `retry-after` (a number or a date); None where neither can be read."""
+    try:
+        if (milliseconds := answer.headers.get("retry-after-ms")) is not None:
+            return max(0.0, int(milliseconds) / 1000)
+        value = answer.headers.get("retry-after", "")
+        if value.replace(".", "", 1).isdigit():
+            return float(value)
+        return max(0.0, (parsedate_to_datetime(value) - dt.datetime.now(dt.UTC)).total_seconds()) if value else None
+    except (ValueError, TypeError):
+        return None
+
+
+def _hidden(run: Run, report: AttemptReport) -> Sequence[Replacement]:
+    provider = report.route.provider
+    return replacements(provider.base_url, provider.credential, report.route.upstream_model, run.model.name)
+
+
+def _meter_options(run: Run, report: AttemptReport) -> MeterOptions:
+    route = report.route
+    return MeterOptions(
+        model=run.model.name,
+        rename_from=route.upstream_model if route.upstream_model != run.model.name else None,
+        include_usage=run.facts.include_usage,
+        reasoning_outside=run.wire.name in route.provider.reasoning_outside,
+        fallback_id=f"resp_{run.id.hex}",
+    )
+
+
+def new_meter(run: Run) -> StreamMeter:
+    """A meter that has read nothing, for an error event where no attempt's events were shown."""
+    return run.wire.Meter(MeterOptions(run.model.name, fallback_id=f"resp_{run.id.hex}"))
+
+
+# --- streams ---
+
+
+async def _stream(run: Run, report: AttemptReport, options: RelayOptions) -> None:
+    passage = Passage(run.wire.Meter(_meter_options(run, report)), options.max_event_bytes, _hidden(run, report))
+    now = options.clock()
+    live = None
+    try:
+        async with asyncio.timeout(None) as deadline:
+            live = run.live = Live(run, deadline, run.model.stall_s, now, now, passage)
+            options.watch.add(live)
+            await _pass_on(run, report, live, passage, options)
+    except TimeoutError:
+        assert live is not None
+        await _interrupted(run, report, live, passage)
+    finally:
+        _note_usage(report, passage)
+        if live is not None:
+            options.watch.discard(live)
+
+
+async def _pass_on(run: Run, report: AttemptReport, live: Live, passage: Passage, options: RelayOptions) -> None:
+    """Read, frame, meter, send, until the stream ends by itself."""
+    answer = await _post(run, report, options)
+    lingering = False
+    try:
+        _check_is_stream(answer)
+        live.has_headers = True
+        run.client.silent_since(options.clock())
+        client = run.client
+        if not client.started:
+            client.headers = answer.passed_headers
+        data = b""
+        try:
+            async for chunk in answer.chunks():
+                seen = passage.events
+                data = passage.feed(chunk)
+                if passage.events != seen:
+                    live.last_event = options.clock()
+                if passage.new_output:
+                    live.last_output = options.clock()
+                    _note_output(run, report, live, passage)
+                if passage.ended is not None:
+                    break
+                if data:
+                    await client.write(data)
+                    data = b""
+        except BROKEN as error:
+            run.reason = f"the provider broke off: {type(error).__name__}"
+        except EventTooLarge as error:
+            run.reason = str(error)
+            passage.ended = "cut"
+        lingering = passage.ended in ("complete", "incomplete", "error")
+        await _end(run, report, passage, data)
+    finally:
+        if lingering:
+            options.spawn(_linger(answer))
+        else:
+            await answer.aclose()
+
+
+def _check_is_stream(answer: UpstreamAnswer) -> None:
+    kind = answer.content_type.lower()
+    if "json" in kind or "html" in kind:
+        raise AttemptFailed(Failure("failed", f"no event stream but {kind[:60]}", "hollow"))
+
+
+def _note_output(run: Run, report: AttemptReport, live: Live, passage: Passage) -> None:
+    if report.first_output_at is None:
+        report.first_output_at = live.last_output
+        run.meter = passage.meter
+        run.produced = True
+        run.first_output_at = run.first_output_at or dt.datetime.now(dt.UTC)
+
+
+def _note_usage(report: AttemptReport, passage: Passage) -> None:
+    report.object_ids = passage.meter.object_ids
+    if (reported := passage.meter.usage()) is not None:
+        report.usage = reported.raw
+
+
+async def _end(run: Run, report: AttemptReport, passage: Passage, data: bytes) -> None:
+    """The provider's stream is over: what is left for the client, and what to call it."""
+    if passage.ended is None:
+        data += passage.close()
+    ended, meter = passage.ended or "cut", passage.meter
+    if not meter.produced:
+        _raise_unless_paid(ended, passage, run)
+        data = passage.release()
+    run.meter = meter
+    run.ending = ENDINGS[ended]
+    if meter.error is not None or passage.field_error:
+        run.reason = (meter.error.message if meter.error else passage.field_error)[:500]
+    if ended == "cut" or passage.field_error:
+        data += meter.error_event(CUT)
+    await run.client.write(data, more=False)
+
+
+def _raise_unless_paid(ended: Ended, passage: Passage, run: Run) -> None:
+    """Without any output a stream is an answer only when it ended properly and reports usage (reasoning only)."""
+    meter = passage.meter
+    if ended == "error":
+        error = meter.error or ProviderError(502, passage.field_error)
+        raise AttemptFailed(_failure_of_event(error, meter_message=True))
+    if ended == "cut":
+        raise AttemptFailed(Failure("failed", run.reason or "cut before any output", "cut"))
+    reported = meter.usage()
+    if reported is None or reported.usage.is_empty:
+        raise AttemptFailed(Failure("failed", "a complete answer with neither output nor usage", "hollow"))
+
+
+def _failure_of_event(error: ProviderError, meter_message: bool) -> Failure:
+    """What an error event, or an error object in a 200, means for the request."""
+    kind: FailureKind = "refused" if error.about_request else kind_of_status(error.status)
+    if error.account_trouble:
+        kind = "account"
+    shown = error.message if meter_message and kind != "account" else ""
+    reason = f"error event: {error.code or error.kind or error.status}"
+    return Failure(
+        kind, reason, "failed", error.status, message=shown, provider_error=error, final=error.final,
+        stays=error.status in (500, 529),
+    )  # fmt: skip
+
+
+async def _interrupted(run: Run, report: AttemptReport, live: Live, passage: Passage) -> None:
+    """The deadline passed: by the ticker (silence, a slow reader, the end of a drain), an operator or a shutdown."""
+    why = live.interruption
+    if why == "patience":
+        await _end(run, report, passage, passage.close())
+        return
+    run.meter = passage.meter
+    if why in ("slow_reader", "drained"):
+        run.client.left = True
+        run.ending, run.reason = "client_left", "the client did not read" if why == "slow_reader" else ""
+        return
+    report.outcome = "stalled" if why == "stalled" else "stopped"
+    if why == "stalled" and not passage.meter.produced:
+        reason = f"no output for {live.stall_s:g} s"
+        raise AttemptFailed(Failure("timed_out", reason, "stalled"))
+    assert why is not None
+    run.ending, error = INTERRUPTIONS[why]
+    report.reason = why
+    if run.client.started:
+        await run.client.write(passage.meter.error_event(error), more=False)
+    else:
+        await answer_error(run.client, run.wire, ApiError("service_unavailable", error.message))
+
+
+async def _linger(answer: UpstreamAnswer) -> None:
+    """Read what follows the terminal event, for a moment, so that the connection can be used again."""
+    try:
+        async with asyncio.timeout(LINGER_S):
+            async for _ in answer.chunks():
+                pass
+    except (TimeoutError, *BROKEN):
+        return  # the answer is complete; closing the connection is all that is left
+    finally:
+        await answer.aclose()
+
+
+# --- whole answers ---
+
+
+async def _whole(run: Run, report: AttemptReport, options: RelayOptions) -> None:
+    now = options.clock()
+    live = None
+    try:
+        async with asyncio.timeout(run.model.total_timeout_s) as deadline:
+            live = run.live = Live(run, deadline, run.model.total_timeout_s, now, now)
+            answer = await _post(run, report, options)
+            try:
+                raw = await answer.read(options.max_answer_bytes)
+            finally:
+                await answer.aclose()
+    except TimeoutError:
+        if live is not None and live.interruption in ("stopped", "shutdown"):
+            await _interrupted_whole(run, report, live.interruption)
+            return
+        reason = f"no whole answer within {run.model.total_timeout_s:g} s"
+        raise AttemptFailed(Failure("timed_out", reason, "timed_out")) from None
+    await _answer(run, report, answer, raw, options)
+
+
+async def _answer(run: Run, report: AttemptReport, answer: UpstreamAnswer, raw: bytes, options: RelayOptions) -> None:
+    read = run.wire.read_answer(raw, _meter_options(run, report))
+    report.object_ids = read.object_ids
+    if read.usage is not None:
+        report.usage = read.usage.raw
+    if read.ended == "error":
+        raise AttemptFailed(_failure_of_hollow(read.error))
+    report.first_output_at = options.clock()
+    run.answer, run.produced = read, True
+    run.ending = ENDINGS[read.ended]
+    run.first_output_at = dt.datetime.now(dt.UTC)
+    run.client.headers = answer.passed_headers
+    kind = answer.content_type or "application/json"
+    await run.client.answer(200, [(b"content-type", kind.encode("latin-1"))], read.raw)
+
+
+def _failure_of_hollow(error: ProviderError | None) -> Failure:
+    """A 200 that holds no answer: an error object, or nothing of use. Another route may do better."""
+    if error is None:
+        return Failure("failed", "a 200 without an answer in it", "hollow")
+    failure = _failure_of_event(error, meter_message=False)
+    kind: FailureKind = failure.kind if failure.kind == "account" else "failed"
+    return Failure(kind, failure.reason, "hollow", 200, provider_error=error)
+
+
+async def _interrupted_whole(run: Run, report: AttemptReport, why: Interruption) -> None:
+    run.ending, error = INTERRUPTIONS[why]
+    report.outcome, report.reason = "stopped", why
+    await answer_error(run.client, run.wire, ApiError("service_unavailable", error.message))
+
+
+# --- errors ---
+
+
+async def _give_up(run: Run) -> None:
+    error = answer_for(run.failures)
+    last = run.failures[-1] if run.failures else None
+    run.reason = (last.reason if last else "no route")[:500]
+    run.ending = _ending_of(error, last)
+    run.meter = run.answer = None
+    run.client.headers = {}
+    if run.client.started:
+        await run.client.write(new_meter(run).error_event(error.error), more=False)
+    else:
+        await answer_error(run.client, run.wire, error)
+
+
+def _ending_of(error: ApiError, last: Failure | None) -> str:
+    if isinstance(error, OriginalAnswer) or (last is not None and last.kind == "refused"):
+        return "refused"
+    return "timed_out" if last is not None and last.kind == "timed_out" else "provider_error"
+
+
+async def answer_error(
+    client: Client, wire: WireFormat, error: ApiError, linger: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """An error before the first byte: in the wire format's shape, or in the provider's own words."""
+    client.headers = error.headers
+    if isinstance(error, OriginalAnswer):
+        kind = error.content_type.encode("latin-1", "replace")
+        await client.answer(error.error.status, [(b"content-type", kind)], error.body)
+        return
+    body = wire.error_body(error.error, await client.request_name())
+    await client.answer(error.error.status, [(b"content-type", b"application/json")], body, linger)

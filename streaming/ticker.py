@@ -1,0 +1,76 @@
+"""One ticker for all streams of a process: keepalive, stall, slow readers and checkpoints.
+
+A stream costs it a few comparisons per tick: no timer, task or lock of its own. It writes nothing itself but
+keepalives, and ends nothing but by moving the deadline that the relay waits under.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streaming.counting import Counting
+from streaming.runs import Live
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds."""
+
+    keepalive_s: float
+    before_headers_s: float
+    slow_reader_s: float
+    checkpoint_s: float
+
+    @property
+    def tick_s(self) -> float:
+        """Fine enough to be about right for the shortest of them."""
+        return min(0.25, self.keepalive_s / 4, self.checkpoint_s / 2)
+
+
+class Ticker:
+    """Looks at every live stream once per tick."""
+
+    def __init__(self, timing: Timing, counting: Counting, clock: Callable[[], float]) -> None:
+        self.streams: set[Live] = set()
+        self._timing, self._counting, self._clock = timing, counting, clock
+        self._next_checkpoint = 0.0
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            await asyncio.sleep(self._timing.tick_s)
+            self.tick(self._clock())
+
+    def tick(self, now: float) -> None:
+        """Look at every stream once."""
+        for live in tuple(self.streams):
+            look_at(live, now, self._timing)
+        if now >= self._next_checkpoint:
+            self._next_checkpoint = now + self._timing.checkpoint_s
+            self._count()
+
+    def _count(self) -> None:
+        """Hand the new text of all streams to the tokenizer thread, so that none grows without bound."""
+        work = [(live.run.count, texts) for live in self.streams if (texts := live.take_texts())]
+        if work:
+            self._counting.add(work)
+
+
+def look_at(live: Live, now: float, timing: Timing) -> None:
+    """The rules of one stream: whose silence is it, and is it too long."""
+    client = live.run.client
+    if client.writing_since is not None:
+        if now - client.writing_since > timing.slow_reader_s:
+            live.interrupt("slow_reader")
+    elif live.drain_until is not None and now > live.drain_until:
+        live.interrupt("drained")
+    elif live.patience_s is not None and now - live.last_event > live.patience_s:
+        live.interrupt("patience")
+    elif now - live.last_output > live.stall_s:
+        live.interrupt("stalled")
+    elif now - client.last_write > (
+        timing.keepalive_s if client.started or live.has_headers else timing.before_headers_s
+    ):
+        client.keepalive(one_line_end=live.one_line_end)

@@ -1,0 +1,245 @@
+"""Attempts, failover, and how streams end; the provider is a script."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from streaming.errors import Failure
+from tests.streaming.entries import route
+from tests.streaming.runs import ScriptedAnswer, relayed
+
+FORMATS = ("chat_completions", "responses", "messages")
+
+
+def event(data: dict | str, name: str | None = None) -> bytes:
+    text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
+    return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
+
+
+def chunk(**choice) -> bytes:
+    choice = {"index": 0, "delta": {}, "finish_reason": None, **choice}
+    return event({"id": "c1", "object": "chat.completion.chunk", "model": "m", "choices": [choice]})
+
+
+def typed(kind: str, **fields) -> bytes:
+    return event({"type": kind, **fields}, kind)
+
+
+RESPONSE = {"id": "resp_1", "object": "response", "model": "m", "output": []}
+STARTED = {"id": "msg_1", "role": "assistant", "model": "m", "content": []}
+RESPONSES_USAGE = {"input_tokens": 9, "output_tokens": 2, "total_tokens": 11}
+PLACE = {"item_id": "i", "output_index": 0, "content_index": 0}
+PRELUDE = {
+    "chat_completions": chunk(delta={"role": "assistant", "content": ""}),
+    "responses": typed("response.created", sequence_number=0, response={**RESPONSE, "status": "in_progress"}),
+    "messages": typed("message_start", message={**STARTED, "usage": {"input_tokens": 9, "output_tokens": 1}}),
+}
+OUTPUT = {
+    "chat_completions": chunk(delta={"content": "hello"}),
+    "responses": typed("response.output_text.delta", sequence_number=1, **PLACE, delta="hello"),
+    "messages": typed("content_block_delta", index=0, delta={"type": "text_delta", "text": "hello"}),
+}
+COMPLETED = {**RESPONSE, "status": "completed", "usage": RESPONSES_USAGE}
+ENDING = {
+    "chat_completions": chunk(finish_reason="stop") + event("[DONE]"),
+    "responses": typed("response.completed", sequence_number=2, response=COMPLETED),
+    "messages": typed("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 2})
+    + typed("message_stop"),
+}
+JSON = {"content-type": "application/json"}
+
+
+def whole(wire: str) -> bytes:
+    return PRELUDE[wire] + OUTPUT[wire] + ENDING[wire]
+
+
+def answer(wire: str) -> ScriptedAnswer:
+    return ScriptedAnswer(PRELUDE[wire], OUTPUT[wire], ENDING[wire])
+
+
+def two_routes():
+    return [route(1), route(2)]
+
+
+@pytest.mark.parametrize("wire", FORMATS)
+async def test_bytes_pass_untouched(wire):
+    outcome = await relayed(wire, answer(wire))
+    assert (outcome.status, outcome.body, outcome.complete) == (200, whole(wire), True)
+    assert outcome.run.ending == "complete"
+    assert [attempt.outcome for attempt in outcome.run.attempts] == ["answered"]
+
+
+@pytest.mark.parametrize("wire", FORMATS)
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda wire: Failure("unreachable", "reset"),
+        lambda wire: ScriptedAnswer(b"{}", status=500, headers=JSON),
+        lambda wire: ScriptedAnswer(PRELUDE[wire]),
+        lambda wire: ScriptedAnswer(PRELUDE[wire], httpx.ReadError("broke")),
+        lambda wire: ScriptedAnswer(b"<html>", headers={"content-type": "text/html"}),
+        lambda wire: ScriptedAnswer(b"\x8b\x02", headers={"content-encoding": "br"}),
+    ],
+    ids=["unreachable", "500", "cut in prelude", "reset in prelude", "html", "brotli"],
+)
+async def test_failed_attempt_leaks_nothing(wire, first):
+    outcome = await relayed(wire, first(wire), answer(wire), routes=two_routes())
+    assert (outcome.status, outcome.body) == (200, whole(wire))
+    assert len(outcome.run.attempts) == 2
+    assert outcome.run.route.id == 2
+
+
+@pytest.mark.parametrize("wire", FORMATS)
+@pytest.mark.parametrize("how", [(), (httpx.ReadError("broke"),)], ids=["clean eof", "reset"])
+async def test_cut_after_output_is_an_error_event(wire, how):
+    cut = ScriptedAnswer(PRELUDE[wire], OUTPUT[wire], *how)
+    outcome = await relayed(wire, cut, routes=two_routes())
+    assert outcome.body.startswith(PRELUDE[wire] + OUTPUT[wire])
+    tail = outcome.body[len(PRELUDE[wire] + OUTPUT[wire]) :]
+    assert tail.count(b"\n\n") == 1
+    assert b"Response stream interrupted, please retry" in tail
+    assert outcome.run.ending == "provider_cut"
+    assert len(outcome.upstream.calls) == 1
+    assert cut.closed
+
+
+async def test_half_an_event_is_cut_off():
+    outcome = await relayed(
+        "chat_completions", ScriptedAnswer(PRELUDE["chat_completions"], OUTPUT["chat_completions"] + b'data: {"ch')
+    )
+    assert b'data: {"ch\n' not in outcome.body
+    assert outcome.run.ending == "provider_cut"
+
+
+@pytest.mark.parametrize("wire", FORMATS)
+async def test_terminal_ends_before_the_provider_does(wire):
+    hanging = ScriptedAnswer(PRELUDE[wire], OUTPUT[wire], ENDING[wire] + OUTPUT[wire], "hang")
+    outcome = await relayed(wire, hanging)
+    assert (outcome.body, outcome.complete, outcome.run.ending) == (whole(wire), True, "complete")
+    assert hanging.closed
+
+
+class Watch(set):
+    """Interrupts the first stream that it sees, for a reason, once that stream has flowed."""
+
+    def __init__(self, why, after_s=0.05):
+        super().__init__()
+        self.why, self.after_s = why, after_s
+
+    def add(self, live):
+        if not self:
+            asyncio.get_running_loop().call_later(self.after_s, live.interrupt, self.why)
+        super().add(live)
+
+    def discard(self, live):
+        return
+
+
+@pytest.mark.parametrize("wire", FORMATS)
+async def test_stall_before_output_goes_on(wire):
+    stuck = ScriptedAnswer(PRELUDE[wire], "hang")
+    outcome = await relayed(wire, stuck, answer(wire), routes=two_routes(), watch=Watch("stalled"))
+    assert outcome.body == whole(wire)
+    assert [attempt.outcome for attempt in outcome.run.attempts] == ["stalled", "answered"]
+    assert stuck.closed
+
+
+@pytest.mark.parametrize(("why", "ending"), [("stalled", "stalled"), ("stopped", "stopped"), ("shutdown", "shutdown")])
+@pytest.mark.parametrize("wire", FORMATS)
+async def test_interruption_after_output_is_told(wire, why, ending):
+    outcome = await relayed(wire, ScriptedAnswer(PRELUDE[wire], OUTPUT[wire], "hang"), watch=Watch(why))
+    assert outcome.run.ending == ending
+    assert outcome.complete
+    assert b'"error"' in outcome.body[len(PRELUDE[wire] + OUTPUT[wire]) :]
+
+
+async def test_finished_chat_gets_its_done():
+    wire = "chat_completions"
+    silent = ScriptedAnswer(PRELUDE[wire], OUTPUT[wire], chunk(finish_reason="stop"), "hang")
+    outcome = await relayed(wire, silent, watch=Watch("patience"))
+    assert outcome.body == whole(wire)
+    assert outcome.run.ending == "complete"
+
+
+@pytest.mark.parametrize("why", ["slow_reader", "drained"])
+async def test_vanished_client_gets_no_event(why):
+    wire = "messages"
+    outcome = await relayed(wire, ScriptedAnswer(PRELUDE[wire], OUTPUT[wire], "hang"), watch=Watch(why))
+    assert outcome.run.ending == "client_left"
+    assert not outcome.complete
+
+
+async def test_refusal_is_shown_scrubbed():
+    error = {"message": "http://provider-1.test/v1 says max_tokens is wrong", "type": "invalid_request_error"}
+    refusal = ScriptedAnswer(json.dumps({"error": error}).encode(), status=400, headers=JSON)
+    outcome = await relayed("chat_completions", refusal)
+    assert outcome.status == 400
+    assert json.loads(outcome.body)["error"]["message"] == "[provider] says max_tokens is wrong"
+    assert outcome.run.ending == "refused"
+
+
+async def test_account_trouble_is_our_trouble():
+    trouble = ScriptedAnswer(b'{"error":{"message":"Incorrect API key secret-1"}}', status=401, headers=JSON)
+    outcome = await relayed("chat_completions", trouble)
+    assert (outcome.status, outcome.run.ending) == (502, "provider_error")
+    assert b"secret-1" not in outcome.body
+
+
+async def test_refused_stream_options_are_remembered():
+    error = {
+        "message": "Unknown parameter: stream_options", "type": "invalid_request_error",
+        "param": "stream_options", "code": "unknown_parameter",
+    }  # fmt: skip
+    refusal = ScriptedAnswer(json.dumps({"error": error}).encode(), status=400, headers=JSON)
+    outcome = await relayed("chat_completions", refusal, answer("chat_completions"))
+    assert outcome.status == 200
+    first, second = (json.loads(body) for _, body, _ in outcome.upstream.calls)
+    assert first["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in second
+
+
+async def test_error_event_before_output_has_its_status():
+    error = typed("error", error={"type": "overloaded_error", "message": "Overloaded"})
+    outcome = await relayed("messages", ScriptedAnswer(error), ScriptedAnswer(error))
+    assert outcome.status == 503
+    assert json.loads(outcome.body)["error"] == {"type": "overloaded_error", "message": "Overloaded"}
+
+
+async def test_error_event_after_output_passes():
+    error = typed("error", error={"type": "overloaded_error", "message": "Overloaded"})
+    shown = PRELUDE["messages"] + OUTPUT["messages"] + error
+    outcome = await relayed("messages", ScriptedAnswer(shown, "hang"))
+    assert (outcome.body, outcome.run.ending, outcome.complete) == (shown, "provider_error", True)
+
+
+async def test_whole_answer_passes_untouched():
+    body = (
+        b'{"id":"c1","model":"m", "choices":[{"index":0,"message":{"role":"assistant","content":"hi"},'
+        b'"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}'
+    )
+    told = ScriptedAnswer(body, headers={**JSON, "x-ratelimit-remaining-requests": "4"})
+    outcome = await relayed("chat_completions", told, stream=False)
+    assert outcome.body == body
+    assert outcome.headers["x-ratelimit-remaining-requests"] == "4"
+    assert outcome.run.answer.usage.usage.output == 1
+
+
+async def test_silent_whole_answer_times_out():
+    hanging = ScriptedAnswer("hang", headers=JSON)
+    outcome = await relayed("chat_completions", hanging, stream=False)
+    assert (outcome.status, outcome.run.ending) == (504, "timed_out")
+    assert hanging.closed
+
+
+async def test_event_over_the_limit_fails_cleanly():
+    wire = "chat_completions"
+    outcome = await relayed(wire, ScriptedAnswer(PRELUDE[wire], OUTPUT[wire], b"data: " + b"x" * 1_100_000))
+    assert outcome.run.ending == "provider_cut"
+    assert outcome.complete
+
+
+async def test_endless_prelude_is_bounded():
+    outcome = await relayed("chat_completions", ScriptedAnswer(*[PRELUDE["chat_completions"]] * 10_000))
+    assert outcome.status == 502

@@ -1,0 +1,101 @@
+"""What an ended run becomes: plain values, no database."""
+
+import datetime as dt
+import uuid
+from decimal import Decimal
+from fractions import Fraction
+
+from billing.pricing import PriceVersion
+from streaming.runs import AttemptReport
+from streaming.settlement import open_row, settlement_of
+from tests.streaming.entries import key, route
+from tests.streaming.runs import ScriptedAnswer, relayed
+from tests.streaming.test_relay import ENDING, JSON, OUTPUT, PRELUDE
+
+START = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
+NANOS = 10**9
+PER_MILLION = {"input": 5, "cache_read": 1, "cache_write": 6, "cache_write_1h": 10, "output": 30}
+PRICE = PriceVersion(
+    "m", "m@2026-01-01T00:00:00Z", dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "USD",
+    {bucket: units * NANOS for bucket, units in PER_MILLION.items()}, {"priority": Fraction(2)},
+)  # fmt: skip
+
+
+def price_of(model, at):
+    return PRICE if model == "m" else None
+
+
+def settled(run, counted=None):
+    run.started_at = START
+    row = open_row(run.id, "req_own", None, uuid.uuid4(), run.key, run.facts, run.wire.name, route(1), START)
+    reported = run.answer.usage if run.answer else run.meter.usage() if run.meter else None
+    return settlement_of(run, row, reported, counted, price_of, START + dt.timedelta(seconds=3))
+
+
+async def test_reported_stream_is_rated():
+    outcome = await relayed("messages", ScriptedAnswer(PRELUDE["messages"], OUTPUT["messages"], ENDING["messages"]))
+    record = settled(outcome.run)
+    assert (record.ending, record.metering, record.usage.input, record.usage.output) == ("complete", "reported", 9, 2)
+    assert Decimal(record.rating.cost_nanos) / NANOS == Decimal("0.000105")
+    assert record.first_output_at is not None
+
+
+async def test_cut_stream_is_counted():
+    outcome = await relayed("messages", ScriptedAnswer(PRELUDE["messages"], OUTPUT["messages"]))
+    record = settled(outcome.run, counted=(7, 3))
+    assert (record.ending, record.metering) == ("provider_cut", "estimated")
+    assert (record.usage.input, record.usage.output) == (9, 3)
+    assert (record.counted_input, record.counted_output) == (7, 3)
+
+
+async def test_failed_request_costs_nothing():
+    outcome = await relayed("messages", ScriptedAnswer(PRELUDE["messages"]))
+    record = settled(outcome.run)
+    assert (record.ending, record.metering, record.rating.cost_nanos) == ("provider_error", "none", 0)
+    assert record.reason == "cut before any output"
+    assert record.attempts[0].usage is not None
+
+
+async def test_client_that_left_is_named_so():
+    outcome = await relayed("messages", ScriptedAnswer(PRELUDE["messages"], OUTPUT["messages"], ENDING["messages"]))
+    outcome.run.client_left = True
+    assert settled(outcome.run).ending == "client_left"
+
+
+async def test_served_tier_is_rated_not_the_asked():
+    body = (
+        b'{"id":"c1","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":'
+        b'"stop"}],"service_tier":"priority","usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+    )
+    outcome = await relayed(
+        "chat_completions", ScriptedAnswer(body, headers=JSON), stream=False, request={"service_tier": "flex"}
+    )
+    record = settled(outcome.run)
+    assert (record.tier_asked, record.service_tier) == ("flex", "priority")
+    assert record.rating.cost_nanos == 70_000
+
+
+async def test_attempt_times_are_milliseconds():
+    outcome = await relayed("messages", ScriptedAnswer(PRELUDE["messages"], OUTPUT["messages"], ENDING["messages"]))
+    outcome.run.attempts = [
+        AttemptReport(
+            1,
+            route(4),
+            START,
+            began=10.0,
+            outcome="answered",
+            status=200,
+            headers_at=10.25,
+            first_output_at=11.0,
+            ended=12.5,
+        )
+    ]
+    [attempt] = settled(outcome.run).attempts
+    assert (attempt.headers_ms, attempt.first_output_ms, attempt.duration_ms) == (250, 1000, 2500)
+    assert attempt.provider == "provider-4"
+
+
+def test_open_row_copies_names():
+    facts = type("Facts", (), {"model": "m", "stream": True})
+    row = open_row(uuid.uuid4(), "req_own", "mine", uuid.uuid4(), key(), facts, "messages", None, START)
+    assert (row.key_name, row.account_name, row.provider, row.wished_name) == ("production", "northwind", "", "mine")

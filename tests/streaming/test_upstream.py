@@ -1,0 +1,161 @@
+"""The HTTP side facing providers, against a real server where sockets matter."""
+
+import asyncio
+import gzip
+import os
+import zlib
+
+import pytest
+
+from streaming.errors import AttemptFailed
+from streaming.upstream import BROKEN, INFLATE_STEP, Upstream, inflated, passed_headers, request_headers
+from tests.streaming.entries import provider
+
+
+async def pieces(data, size):
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+async def test_gzip_is_decoded_however_it_is_cut(size):
+    data = b"data: {}\n\n" * 5000
+    assert b"".join([chunk async for chunk in inflated(pieces(gzip.compress(data), size))]) == data
+
+
+async def test_gzip_bomb_comes_in_steps():
+    bomb = gzip.compress(b"\0" * 30_000_000)
+    async for chunk in inflated(pieces(bomb, len(bomb))):
+        assert len(chunk) <= INFLATE_STEP
+
+
+async def test_what_is_no_gzip_is_broken():
+    with pytest.raises(BROKEN):
+        [chunk async for chunk in inflated(pieces(os.urandom(100), 10))]
+    assert zlib.error in BROKEN
+
+
+def test_flushed_gzip_is_not_held_back():
+    packer = zlib.compressobj(wbits=31)
+    first = packer.compress(b"data: 1\n\n") + packer.flush(zlib.Z_SYNC_FLUSH)
+
+    async def one():
+        async for chunk in inflated(pieces(first, len(first))):
+            return chunk
+
+    assert asyncio.run(one()) == b"data: 1\n\n"
+
+
+def test_listed_headers_alone_go_on():
+    sent = [(b"content-type", b"application/json; charset=utf-8"), (b"cookie", b"a=b"), (b"openai-organization", b"o"),
+            (b"anthropic-beta", b"x"), (b"x-forwarded-for", b"192.0.2.1"), (b"authorization", b"Bearer k")]  # fmt: skip
+    assert dict(request_headers(sent)) == {
+        b"content-type": b"application/json; charset=utf-8", b"anthropic-beta": b"x", b"accept": b"*/*",
+    }  # fmt: skip
+
+
+def test_ratelimit_headers_can_be_hidden():
+    headers = {"retry-after": "3", "x-ratelimit-remaining-requests": "4", "set-cookie": "a", "server": "vendor"}
+    assert passed_headers(headers, provider()) == {"retry-after": "3", "x-ratelimit-remaining-requests": "4"}
+    assert passed_headers(headers, provider(ratelimit_headers="hide")) == {"retry-after": "3"}
+
+
+class Server:
+    """Answers every request with the same bytes, then closes or waits."""
+
+    def __init__(self, answer: bytes, close: bool = True) -> None:
+        self.answer, self.close, self.closed, self.seen = answer, close, asyncio.Event(), b""
+
+    async def __aenter__(self):
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc):
+        self.server.close()
+
+    async def serve(self, reader, writer):
+        self.seen = await reader.readuntil(b"\r\n\r\n")
+        writer.write(self.answer)
+        await writer.drain()
+        if not self.close:
+            while await reader.read(1000):
+                pass
+        self.closed.set()
+        writer.close()
+
+    @property
+    def provider(self):
+        return provider(base_url=f"http://127.0.0.1:{self.port}/v1")
+
+
+@pytest.fixture
+async def upstream():
+    made = Upstream(connect_timeout_s=2.0)
+    yield made
+    await made.aclose()
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
+
+
+async def test_credential_and_identity_go_out(upstream):
+    async with Server(STREAM + b"0\r\n\r\n") as server:
+        answer = await upstream.post(server.provider, "chat/completions", b"{}", request_headers([]))
+        assert await answer.read(100) == b"abc"
+        await answer.aclose()
+    head = server.seen.lower()
+    assert head.startswith(b"post /v1/chat/completions http/1.1")
+    assert b"authorization: bearer secret-1" in head
+    assert b"accept-encoding: identity" in head
+
+
+async def test_cut_chunked_body_is_broken(upstream):
+    async with Server(STREAM) as server:
+        answer = await upstream.post(server.provider, "x", b"{}", [])
+        with pytest.raises(BROKEN):
+            [chunk async for chunk in answer.chunks()]
+        await answer.aclose()
+
+
+async def test_reset_before_headers_is_a_failure(upstream):
+    async with Server(b"") as server:
+        with pytest.raises(AttemptFailed) as failed:
+            await upstream.post(server.provider, "x", b"{}", [])
+    assert failed.value.failure.kind == "unreachable"
+
+
+async def test_nobody_listens_is_a_failure(upstream):
+    async with Server(b"") as server:
+        gone = server.provider
+    with pytest.raises(AttemptFailed) as failed:
+        await upstream.post(gone, "x", b"{}", [])
+    assert failed.value.failure.kind == "unreachable"
+
+
+async def test_double_cancellation_closes_the_connection(upstream):
+    async with Server(STREAM, close=False) as server:
+        answer = await upstream.post(server.provider, "x", b"{}", [])
+
+        async def read():
+            try:
+                async for _ in answer.chunks():
+                    pass
+            finally:
+                await answer.aclose()
+
+        reading = asyncio.ensure_future(read())
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait((reading,))
+        await asyncio.wait_for(server.closed.wait(), 2)
+
+
+async def test_answer_over_the_limit_is_refused(upstream):
+    async with Server(STREAM + b"0\r\n\r\n") as server:
+        answer = await upstream.post(server.provider, "x", b"{}", [])
+        with pytest.raises(AttemptFailed, match="larger than 2 bytes"):
+            await answer.read(2)
+        await answer.aclose()
