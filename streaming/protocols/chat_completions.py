@@ -172,8 +172,7 @@ def _asking(raw: bytes, body: Mapping[str, Any]) -> list[spans.Edit]:
     if not told:
         begin = options.value_start + 1
         return [(begin, begin, b'"include_usage":true' + (b"," if inside else b""))]
-    values = [(member.value_start, member.value_end) for member in told]
-    return [(start, end, b"true") for start, end in values if raw[start:end] != b"true"]
+    return [(member.value_start, member.value_end, b"true") for member in told]
 
 
 def _not_asking(raw: bytes) -> list[spans.Edit]:

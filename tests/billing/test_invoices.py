@@ -343,7 +343,7 @@ def test_blocked_issue_takes_no_number(key: ApiKey) -> None:
 def test_damaged_record_blocks_the_issue(key: ApiKey) -> None:
     odd = Rating(10, {**dict.fromkeys(BUCKETS, 0), "input": 7}, {"input": parse(5)})
     make_record(key, utc(2026, 11, 3), TokenUsage(input=1), rating=odd)
-    with pytest.raises(invoices.IssueBlocked, match="the lines sum to 0.000000007, the records cost 0.000000010"):
+    with pytest.raises(invoices.IssueBlocked, match=r"sum to 0\.000000007, the records cost 0\.000000010"):
         issued()
 
 

@@ -674,6 +674,10 @@ STRIPPED = [
     (chunk({"content": "a", "usage": None}), chunk({"content": "a", "usage": None})),
     (chunk({"content": "usage"}, usage="usage"), chunk({"content": "usage"})),
     (
+        framed(rb'{"choices":[{"delta":{"content":"a","usage":1}}],"us\u0061ge":{"x":1}}'),
+        framed(rb'{"choices":[{"delta":{"content":"a","usage":1}}]}'),
+    ),
+    (
         framed(rb'{"choices":[{"delta":{"usage":1,"content":"\u0075"}}],"us\u0061ge":{"x":1}}'),
         framed(rb'{"choices":[{"delta":{"usage":1,"content":"\u0075"}}]}'),
     ),
@@ -761,6 +765,14 @@ def test_served_tier_is_the_last_one_told() -> None:
         (
             chunk({"model": "m", "content": "x"}),
             framed({**json.loads(chunk({"model": "m", "content": "x"})[6:]), "model": "public"}),
+        ),
+        (
+            framed(rb'{"choices":[{"delta":{"model":"x"}}],"mod\u0065l":"m"}'),
+            framed(rb'{"choices":[{"delta":{"model":"x"}}],"mod\u0065l":"public"}'),
+        ),
+        (
+            framed({"choices": [{"delta": {"model": "x"}}], "model": "m"}),
+            framed({"choices": [{"delta": {"model": "x"}}], "model": "public"}),
         ),
         (framed(rb'{"mod\u0065l":"m","choices":[]}'), framed(rb'{"mod\u0065l":"public","choices":[]}')),
         (framed(rb'{"model":"a\/m","choices":[]}'), framed(rb'{"model":"public","choices":[]}')),

@@ -65,6 +65,8 @@ def test_items_agree_with_json(values: list[Any], separators: tuple[str, str]) -
         (rb'{"mod\u0065l":1,"\u006dodel":2}', ["model", "model"]),
         (rb'{"a\"}":"\\","b":"{[","c":[{"d":"]"}]}', ['a"}', "b", "c"]),
         (b'{"a":' + DEEP + b',"b":1}', ["a", "b"]),
+        (b'{"a":' + DEEP + b"}", ["a"]),
+        (b'{"a":' + b'{"x":' * 900 + b"1" + b"}" * 901, ["a"]),
         (b'{"a":' + b'{"x":' * 900 + b"1" + b"}" * 900 + b',"b":[[],[{}]]}', ["a", "b"]),
         ('{"鍵":"值"}'.encode(), ["鍵"]),
     ],
