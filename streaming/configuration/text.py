@@ -19,6 +19,7 @@ BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 PLAIN_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 PLAIN_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|[-+]?\.[0-9_]+([eE][-+]?[0-9]+)?")
+LINE_BREAK = re.compile("[\n\r\x85\u2028\u2029]")
 VARIABLE = re.compile(r"\$\{([^}]*)\}")
 OWN_SETTINGS = ("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "DEBUG", "ALLOWED_HOSTS", "DJANGO_SETTINGS_MODULE")
 
@@ -117,6 +118,12 @@ def _moment(dumper: yaml.SafeDumper, moment: dt.datetime) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:timestamp", text)
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Line breaks as escapes: folded ones do not all read back, and are hard to read in a list."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if LINE_BREAK.search(text) else None)
+
+
+_Dumper.add_representer(str, _text)
 _Dumper.add_representer(Decimal, _exact)
 _Dumper.add_representer(dt.datetime, _moment)
 
