@@ -33,7 +33,7 @@ def test_readme_is_short():
 
 
 @pytest.mark.parametrize(
-    "page", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")) + ["README.md"]
+    "page", [*sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")), "README.md"]
 )
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text())

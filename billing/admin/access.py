@@ -1,0 +1,131 @@
+"""What all pages of the admin share: who may do what, what is never possible, and changes that ask first.
+
+Nothing is ever deleted, by nobody. A change with an effect on money or access has a page of its own: GET
+asks, POST does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from django.contrib.admin import ShowFacets
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy as _
+from unfold.enums import ActionVariant
+from unfold.paginator import InfinitePaginator
+
+from billing.admin.typed import ModelAdmin, ModelForm, TabularInline
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise
+
+Row = TypeVar("Row", bound=Model)
+Parent = TypeVar("Parent", bound=Model)
+PageView = Callable[..., HttpResponse]
+
+
+class KeptAdmin(ModelAdmin[Row]):
+    """Rows that are kept for ever: no delete view, button, action or cascade, for superusers neither."""
+
+    list_per_page = 50
+    show_facets = ShowFacets.NEVER  # counts per filter would read whole tables
+    list_filter_submit = True
+    list_filter_sheet = True
+    compressed_fields = True
+    change_form_show_cancel_button = True
+    list_before_template = "admin/list_note.html"
+    empty_text: ClassVar[_StrPromise | str] = _("Nothing here yet.")
+    """The one sentence of an empty list."""
+    list_note: ClassVar[_StrPromise | str] = ""
+    """What the figures of a list mean, where it is not plain."""
+
+    def has_delete_permission(self, request: HttpRequest, obj: Row | None = None) -> bool:
+        return False
+
+    def has_act_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """The right to what `asks_first` pages do: Django's to change, also where no field can be edited."""
+        return bool(request.user.has_perm(f"{self.opts.app_label}.change_{self.opts.model_name}"))
+
+    def save_model(self, request: HttpRequest, obj: Row, form: ModelForm[Row], change: bool) -> None:
+        """Write only what the form changed: the rest may be newer than the form (a revocation, a last use)."""
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        columns = {field.name for field in obj._meta.concrete_fields}
+        if changed := columns.intersection((*form.changed_data, *getattr(form, "also_changed", ()))):
+            obj.save(update_fields=changed)
+
+
+class ReadOnlyAdmin(KeptAdmin[Row]):
+    """Rows that only the program writes."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Row | None = None) -> bool:
+        return False
+
+
+class EndlessAdmin(ReadOnlyAdmin[Row]):
+    """Rows of a table that grows without end: nothing is counted, and only an index decides their order."""
+
+    paginator = InfinitePaginator
+    show_full_result_count = False
+    sortable_by = ()
+    list_fullwidth = True
+
+
+class KeptInline(TabularInline[Row, Parent]):
+    """Kept rows on their parent's page."""
+
+    extra = 0
+    can_delete = False
+    show_change_link = False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+def asks_first(
+    label: _StrPromise | str, path: str, *, icon: str, variant: ActionVariant = ActionVariant.DEFAULT
+) -> Callable[[PageView], PageView]:
+    """Make an admin's method a page of its own with a button, for those with `has_act_permission`, on GET and POST."""
+
+    def mark(view: PageView) -> PageView:
+        @functools.wraps(view)
+        def guarded(admin: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not admin.has_act_permission(request):
+                raise PermissionDenied
+            return view(admin, request, *args, **kwargs)
+
+        marks = {
+            "short_description": label,
+            "url_path": path,
+            "icon": icon,
+            "variant": variant,
+            "attrs": {},
+            "allowed_permissions": ["act"],
+        }
+        guarded.__dict__.update(marks)
+        return guarded
+
+    return mark
+
+
+def ask(request: HttpRequest, admin: Any, obj: Model | None, **context: Any) -> TemplateResponse:
+    """The page that asks: `question`, `effects` (sentences), `verb` (the button); `form`, `blockers`, `danger`."""
+    here: dict[str, Any] = {
+        **admin.admin_site.each_context(request),
+        "opts": admin.opts,
+        "original": obj,
+        "object": obj,
+        **context,
+    }
+    request.current_app = admin.admin_site.name
+    status = 409 if context.get("blockers") else 200
+    return TemplateResponse(request, "admin/ask.html", here, status=status)

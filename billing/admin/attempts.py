@@ -1,0 +1,91 @@
+"""Attempts: each upstream call of a request."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from billing.admin.access import EndlessAdmin
+from billing.admin.display import ago, badge, change_url, figure, link, number
+from billing.models import Attempt
+
+OUTCOME_WORDS = {
+    "answered": gettext_lazy("answered"),
+    "refused": gettext_lazy("refused"),
+    "failed": gettext_lazy("failed"),
+    "cut": gettext_lazy("cut"),
+    "stalled": gettext_lazy("stalled"),
+    "timed_out": gettext_lazy("timed out"),
+    "client_left": gettext_lazy("client left"),
+    "hollow": gettext_lazy("hollow"),
+    "stopped": gettext_lazy("stopped"),
+}
+
+
+def outcome_badge(outcome: str) -> SafeString:
+    """How an attempt ended."""
+    word = OUTCOME_WORDS.get(outcome, outcome)
+    if outcome == "answered":
+        return badge(word, "good", "check_circle")
+    return badge(word, "calm", "logout") if outcome == "client_left" else badge(word, "bad", "error")
+
+
+@admin.register(Attempt)
+class AttemptAdmin(EndlessAdmin[Attempt]):
+    list_display = (
+        "started",
+        "request_link",
+        "number",
+        "provider",
+        "upstream_model",
+        "outcome_shown",
+        "status",
+        "took_figure",
+    )
+    list_select_related = ("record__account",)
+    ordering = ("-id",)
+    search_fields = ("provider_request_id",)
+    search_help_text = gettext_lazy("The provider's request id")
+    empty_text = gettext_lazy("No attempt yet.")
+    list_note = gettext_lazy("Each call of a provider. What a failed attempt used is billed to nobody.")
+    fields = (
+        "request_link",
+        "number",
+        "provider",
+        "upstream_model",
+        "outcome_shown",
+        "status",
+        "reason",
+        "provider_request_id",
+        "started",
+        "headers_ms",
+        "first_output_ms",
+        "duration_ms",
+        "usage",
+    )
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
+    ) -> tuple[QuerySet[Attempt], bool]:
+        term = search_term.strip()
+        return (queryset.filter(provider_request_id=term) if term else queryset), False
+
+    @admin.display(description=gettext_lazy("started"))
+    def started(self, attempt: Attempt) -> SafeString | str:
+        return ago(attempt.started_at, attempt.record.account.timezone)
+
+    @admin.display(description=gettext_lazy("request"))
+    def request_link(self, attempt: Attempt) -> SafeString:
+        return link(change_url(attempt.record), attempt.record.request_name)
+
+    @admin.display(description=gettext_lazy("outcome"))
+    def outcome_shown(self, attempt: Attempt) -> SafeString:
+        return outcome_badge(attempt.outcome)
+
+    @admin.display(description=gettext_lazy("took"))
+    def took_figure(self, attempt: Attempt) -> SafeString:
+        return figure(_("%(count)s ms") % {"count": number(attempt.duration_ms)})

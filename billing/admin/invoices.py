@@ -1,0 +1,390 @@
+"""Invoices: everybody reads them; Finance drafts, issues, voids and marks them paid, each on a page that asks first."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.utils.safestring import SafeString
+from django.utils.timezone import now
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.enums import ActionVariant
+
+from billing import invoices
+from billing.admin.access import EndlessAdmin, ReadOnlyAdmin, ask, asks_first
+from billing.admin.display import (
+    UNKNOWN,
+    badge,
+    change_url,
+    figure,
+    link,
+    list_url,
+    moment,
+    money,
+    number,
+    price_per_million,
+)
+from billing.admin.fields import PPM_PER_CENT, plain
+from billing.admin.filters import BUCKET_WORDS, METERING_WORDS, AccountFilter, Choice
+from billing.admin.lines import records_of
+from billing.admin.typed import DropdownFilter, ModelAdmin, TextWidget
+from billing.models import ApiKey, Invoice, InvoiceCounter, InvoiceLine, UsageRecord
+from billing.money import NANO_PLACES
+
+STATUS_LOOKS = {
+    Invoice.Status.DRAFT: ("calm", "edit_note"),
+    Invoice.Status.OPEN: ("warn", "hourglass_top"),
+    Invoice.Status.PAID: ("good", "check_circle"),
+    Invoice.Status.VOID: ("bad", "cancel"),
+}
+
+
+class StatusFilter(DropdownFilter):
+    title, parameter_name = gettext_lazy("status"), "status"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Choice]:
+        return list(Invoice.Status.choices)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(status=self.value()) if self.value() else queryset
+
+
+class MonthFilter(DropdownFilter):
+    title, parameter_name = gettext_lazy("month"), "month"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Choice]:
+        months = Invoice.objects.order_by("-month").values_list("month", flat=True).distinct()[:36]
+        return [(f"{month:%Y-%m-%d}", f"{month:%Y-%m}") for month in months]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        try:
+            return queryset.filter(month=dt.date.fromisoformat(self.value() or ""))
+        except ValueError:
+            return queryset
+
+
+class VoidForm(forms.Form):
+    """Why an invoice is void; its number retyped, for this cannot be undone."""
+
+    reason = forms.CharField(label=gettext_lazy("reason"), max_length=300, widget=TextWidget())
+    number = forms.CharField(label=gettext_lazy("the invoice's number, retyped"), max_length=20, widget=TextWidget())
+
+    def __init__(self, expected: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.expected = expected
+
+    def clean_number(self) -> str:
+        typed: str = self.cleaned_data["number"].strip()
+        if typed != self.expected:
+            raise ValidationError(_("This is not the number of this invoice."))
+        return typed
+
+
+class PaidForm(forms.Form):
+    """When and how an invoice was paid."""
+
+    paid_on = forms.DateField(label=gettext_lazy("paid on"), widget=TextWidget(attrs={"type": "date"}))
+    reference = forms.CharField(
+        label=gettext_lazy("payment reference"), max_length=100, required=False, widget=TextWidget(),
+        help_text=gettext_lazy("What your bank calls the payment."),
+    )  # fmt: skip
+
+
+@admin.register(Invoice)
+class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
+    list_display = ("title", "account_link", "key_name", "month_shown", "status_badge", "issued", "total_figure", "due")
+    list_display_links = ("title",)
+    list_filter = (StatusFilter, MonthFilter, AccountFilter)
+    list_select_related = ("account",)
+    search_fields = ("number", "account_name", "key_name", "legal_name")
+    search_help_text = gettext_lazy("Number, account or key")
+    empty_text = gettext_lazy("No invoice yet. Draft a month to see what it would bill.")
+    list_note = gettext_lazy("One invoice per key and month, in the month of the account's own zone.")
+    actions_list = ("draft_month",)
+    actions_detail = ("issue", "mark_paid", "void")
+    change_form_outer_after_template = "admin/billing/invoice/lines.html"
+    fieldsets = (
+        (
+            None,
+            {"fields": ("title", "status_badge", "account_link", "key_link", "period", "money_shown", "records_link")},
+        ),
+        (gettext_lazy("Dates"), {"classes": ("tab",), "fields": ("drafted", "issued", "due", "paid", "voided")}),
+        (gettext_lazy("Customer"), {"classes": ("tab",), "fields": ("legal_name", "address", "tax_id", "language")}),
+        (gettext_lazy("Seller"), {"classes": ("tab",), "fields": ("seller_name", "seller_address", "seller_tax_id")}),
+    )
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        """Only what can be done in the invoice's present status."""
+        status = Invoice.objects.filter(pk=object_id).values_list("status", flat=True).first()
+        fitting = {"draft": ("issue",), "open": ("mark_paid", "void")}.get(status or "", ())
+        names = {f"billing_invoice_{name}" for name in fitting}
+        found: list[Any] = super().get_actions_detail(request, object_id)  # type: ignore[misc]  # Unfold's
+        return [action for action in found if action.action_name in names]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        invoice = Invoice.objects.filter(pk=object_id).first() if object_id.isdecimal() else None
+        context = {**(extra_context or {}), **({} if invoice is None else statement(invoice))}
+        return super().change_view(request, object_id, form_url, context)
+
+    # --- changes ---
+
+    @asks_first(gettext_lazy("Draft last month"), "draft-month", icon="post_add")
+    def draft_month(self, request: HttpRequest) -> HttpResponse:
+        month = last_month()
+        here = list_url(Invoice)
+        if request.method == "POST":
+            drafted = invoices.draft(month, now=now())
+            messages.success(
+                request,
+                _("%(count)s invoices for %(month)s are drafts now.")
+                % {"count": number(len(drafted)), "month": f"{month:%Y-%m}"},
+            )
+            return redirect(list_url(Invoice, month=month))
+        effects = [
+            _("Each key with usage gets a draft; drafts that exist are made again from the records."),
+            _("Nothing is issued, and issued invoices stay as they are."),
+        ]
+        return ask(
+            request, self, None, title=_("Draft a month"), verb=_("Draft %(month)s") % {"month": f"{month:%Y-%m}"},
+            question=_("Draft the invoices for %(month)s?") % {"month": f"{month:%Y-%m}"}, effects=effects,
+            cancel_url=here,
+        )  # fmt: skip
+
+    @asks_first(gettext_lazy("Issue"), "issue", icon="send", variant=ActionVariant.PRIMARY)
+    def issue(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        invoice = self._standing(request, object_id, Invoice.Status.DRAFT)
+        if isinstance(invoice, HttpResponse):
+            return invoice
+        blockers: list[SafeString | str] = []
+        if request.method == "POST":
+            try:
+                issued = invoices.issue(invoice.pk, now=now())
+            except invoices.IssueBlocked as blocked:
+                blockers = explain(invoice, blocked)
+            else:
+                self.log_change(request, issued, [{"changed": {"fields": ["issued"]}}])
+                messages.success(request, _("The invoice %(number)s is issued.") % {"number": issued.number})
+                return redirect(change_url(issued))
+        effects = [
+            _("It gets the next number, and never changes again; corrections are credit notes."),
+            _("The records that it bills are on it for good, unless it is made void."),
+        ]
+        if invoice.period_end > now():
+            effects.append(_("Its month still runs: what comes after now goes onto the next month's invoice."))
+        total = money(invoice.total_nanos, invoice.currency)
+        return ask(
+            request, self, invoice, title=_("Issue an invoice"), verb=_("Issue"), effects=effects, blockers=blockers,
+            question=_("Issue the invoice of %(key)s for %(month)s, %(total)s as drafted?")
+            % {"key": f"{invoice.account_name}/{invoice.key_name}", "month": f"{invoice.month:%Y-%m}", "total": total},
+            cancel_url=change_url(invoice),
+        )  # fmt: skip
+
+    @asks_first(gettext_lazy("Mark paid"), "mark-paid", icon="payments", variant=ActionVariant.PRIMARY)
+    def mark_paid(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        invoice = self._standing(request, object_id, Invoice.Status.OPEN)
+        if isinstance(invoice, HttpResponse):
+            return invoice
+        form = PaidForm(request.POST or None, initial={"paid_on": dt.datetime.now(seller_zone()).date()})
+        if request.method == "POST" and form.is_valid():
+            invoices.mark_paid(invoice.pk, form.cleaned_data["paid_on"], form.cleaned_data["reference"])
+            self.log_change(request, invoice, [{"changed": {"fields": ["paid"]}}])
+            messages.success(request, _("The invoice %(number)s is paid.") % {"number": invoice.number})
+            return redirect(change_url(invoice))
+        total = money(invoice.total_nanos, invoice.currency)
+        return ask(
+            request, self, invoice, title=_("Mark an invoice paid"), verb=_("Mark paid"), form=form,
+            question=_("Mark the invoice %(number)s over %(total)s paid?") % {"number": invoice.number, "total": total},
+            effects=[_("It owes nothing any more. Date and reference stay with it.")], cancel_url=change_url(invoice),
+        )  # fmt: skip
+
+    @asks_first(gettext_lazy("Void"), "void", icon="cancel", variant=ActionVariant.DANGER)
+    def void(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        invoice = self._standing(request, object_id, Invoice.Status.OPEN)
+        if isinstance(invoice, HttpResponse):
+            return invoice
+        form = VoidForm(invoice.number or "", request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            invoices.void(invoice.pk, form.cleaned_data["reason"], now=now())
+            self.log_change(request, invoice, [{"changed": {"fields": ["void"]}}])
+            messages.success(request, _("The invoice %(number)s is void.") % {"number": invoice.number})
+            return redirect(change_url(invoice))
+        effects = [
+            _("Its records are free again: the next draft of the month bills them anew."),
+            _("It keeps its number and stays readable. This is final."),
+        ]
+        return ask(
+            request, self, invoice, title=_("Void an invoice"), danger=True, verb=_("Void"), form=form, effects=effects,
+            question=_("Make the invoice %(number)s void?") % {"number": invoice.number},
+            cancel_url=change_url(invoice),
+        )  # fmt: skip
+
+    def _standing(self, request: HttpRequest, object_id: str, *wanted: str) -> Invoice | HttpResponse:
+        """The invoice, if its status lets it be changed so; else the way back to it, with the reason."""
+        invoice = get_object_or_404(Invoice, pk=object_id)
+        if invoice.status in wanted:
+            return invoice
+        words = {"invoice": invoice, "status": invoice.get_status_display()}
+        messages.error(request, _("Nothing was changed: the invoice %(invoice)s is %(status)s.") % words)
+        return redirect(change_url(invoice))
+
+    # --- columns and fields ---
+
+    @admin.display(description=gettext_lazy("number"), ordering="number")
+    def title(self, invoice: Invoice) -> str:
+        return invoice.number or _("no number yet")
+
+    @admin.display(description=gettext_lazy("account"), ordering="account_name")
+    def account_link(self, invoice: Invoice) -> SafeString:
+        return link(change_url(invoice.account), invoice.account_name)
+
+    @admin.display(description=gettext_lazy("key"))
+    def key_link(self, invoice: Invoice) -> SafeString:
+        return link(change_url(ApiKey(pk=invoice.api_key_id)), invoice.key_name)
+
+    @admin.display(description=gettext_lazy("month"), ordering="month")
+    def month_shown(self, invoice: Invoice) -> str:
+        return f"{invoice.month:%Y-%m}"
+
+    @admin.display(description=gettext_lazy("status"), ordering="status")
+    def status_badge(self, invoice: Invoice) -> SafeString:
+        return badge(invoice.get_status_display(), *STATUS_LOOKS[Invoice.Status(invoice.status)])
+
+    @admin.display(description=gettext_lazy("period"))
+    def period(self, invoice: Invoice) -> str:
+        start, end = moment(invoice.period_start, invoice.timezone), moment(invoice.period_end, invoice.timezone)
+        return _("%(start)s up to %(end)s") % {"start": start, "end": end}
+
+    @admin.display(description=gettext_lazy("total"), ordering="total_nanos")
+    def total_figure(self, invoice: Invoice) -> SafeString:
+        return figure(money(invoice.total_nanos, invoice.currency))
+
+    @admin.display(description=gettext_lazy("total"))
+    def money_shown(self, invoice: Invoice) -> SafeString:
+        return figure(money(invoice.total_nanos, invoice.currency))
+
+    @admin.display(description=gettext_lazy("records"))
+    def records_link(self, invoice: Invoice) -> SafeString | str:
+        if invoice.status == Invoice.Status.VOID:
+            return _("freed when it was made void")
+        if invoice.status == Invoice.Status.DRAFT:
+            return link(
+                list_url(UsageRecord, api_key=invoice.api_key_id, invoice__isnull=True, period="all"), _("on none yet")
+            )
+        return link(list_url(UsageRecord, invoice=invoice.pk), _("all records on it"))
+
+    @admin.display(description=gettext_lazy("drafted"))
+    def drafted(self, invoice: Invoice) -> str:
+        return moment(invoice.drafted_at, invoice.timezone)
+
+    @admin.display(description=gettext_lazy("issued"), ordering="issued_at")
+    def issued(self, invoice: Invoice) -> str:
+        return moment(invoice.issued_at, invoice.timezone)
+
+    @admin.display(description=gettext_lazy("due"), ordering="due_on")
+    def due(self, invoice: Invoice) -> str:
+        return f"{invoice.due_on:%Y-%m-%d}" if invoice.due_on else UNKNOWN
+
+    @admin.display(description=gettext_lazy("paid"))
+    def paid(self, invoice: Invoice) -> str:
+        if invoice.paid_on is None:
+            return UNKNOWN
+        return " · ".join(part for part in (f"{invoice.paid_on:%Y-%m-%d}", invoice.payment_reference) if part)
+
+    @admin.display(description=gettext_lazy("voided"))
+    def voided(self, invoice: Invoice) -> str:
+        if invoice.voided_at is None:
+            return UNKNOWN
+        return f"{moment(invoice.voided_at, invoice.timezone)} · {invoice.void_reason}"
+
+
+def explain(invoice: Invoice, blocked: invoices.IssueBlocked) -> list[SafeString | str]:
+    """Why an invoice cannot be issued, with the way to what has to be mended first."""
+    unpriced = records_of(invoice, UsageRecord.objects.filter(unpriced=True))
+    found: list[SafeString | str] = []
+    for row in unpriced.order_by("unpriced_reason").values("unpriced_reason").annotate(requests=Count("*")):
+        words = _("%(count)s unpriced requests (%(reason)s).")
+        sentence = words % {"count": number(row["requests"]), "reason": row["unpriced_reason"]}
+        found.append(link(list_url(UsageRecord, api_key=invoice.api_key_id, unpriced=1, period="all"), sentence))
+    return found or list(blocked.reasons)
+
+
+def last_month() -> dt.date:
+    """The first day of the month before this one, in the seller's zone."""
+    today = dt.datetime.now(seller_zone()).date()
+    return (today.replace(day=1) - dt.timedelta(days=1)).replace(day=1)
+
+
+def seller_zone() -> ZoneInfo:
+    """The zone in which the seller keeps its books."""
+    return ZoneInfo(settings.SELLER["zone"] or "UTC")
+
+
+def statement(invoice: Invoice) -> dict[str, Any]:
+    """What the page of an invoice shows below its fields: lines and their sums."""
+    lines = [_line_row(invoice, line) for line in invoice.lines.all()]
+    currency = invoice.currency
+    rate = plain(Decimal(invoice.tax_rate_ppm) / PPM_PER_CENT)
+    return {
+        "lines": lines,
+        "unpriced": invoice.unpriced,
+        "unpriced_text": number(invoice.unpriced),
+        "unpriced_url": list_url(UsageRecord, api_key=invoice.api_key_id, unpriced=1, period="all"),
+        "sums": [
+            (_("Subtotal"), money(invoice.subtotal_nanos, currency)),
+            (_("Tax (%(rate)s %%)") % {"rate": rate}, money(invoice.tax_nanos, currency)),
+            (_("Total"), money(invoice.total_nanos, currency)),
+        ],
+    }
+
+
+def _line_row(invoice: Invoice, line: InvoiceLine) -> dict[str, Any]:
+    currency = invoice.currency
+    notes = [line.service_tier, _("long context") if line.long_context else "", line.price_version]
+    return {
+        "line": line,
+        "bucket": BUCKET_WORDS.get(line.bucket, line.bucket),
+        "metering": METERING_WORDS.get(line.metering, line.metering),
+        "notes": " · ".join(note for note in notes if note),
+        "quantity": number(line.quantity),
+        "unit": price_per_million(line.unit_nanos, currency),
+        "exact": money(line.exact_nanos, currency, NANO_PLACES),
+        "rounding": money(line.rounding_nanos, currency, NANO_PLACES),
+        "amount": money(line.amount_nanos, currency),
+        "url": "" if invoice.status == Invoice.Status.VOID else list_url(UsageRecord, line=line.pk),
+    }
+
+
+@admin.register(InvoiceLine)
+class InvoiceLineAdmin(EndlessAdmin[InvoiceLine]):
+    list_display = ("invoice", "position", "model", "bucket", "metering", "quantity_figure", "amount_figure", "late")
+    list_select_related = ("invoice",)
+    ordering = ("-invoice_id", "position")
+    search_fields = ("invoice__number", "model")
+    empty_text = gettext_lazy("No invoice has lines yet.")
+
+    @admin.display(description=gettext_lazy("quantity"))
+    def quantity_figure(self, line: InvoiceLine) -> SafeString:
+        return figure(number(line.quantity))
+
+    @admin.display(description=gettext_lazy("amount"))
+    def amount_figure(self, line: InvoiceLine) -> SafeString:
+        return figure(money(line.amount_nanos, line.invoice.currency))
+
+
+@admin.register(InvoiceCounter)
+class InvoiceCounterAdmin(ReadOnlyAdmin[InvoiceCounter]):
+    list_display = ("series", "year", "last")
+    empty_text = gettext_lazy("No number has been given yet.")
+    list_note = gettext_lazy("The last number given in each series and year.")

@@ -1,0 +1,217 @@
+"""Who may see and do what, page by page; and what nobody may."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import Group, User
+from django.db import connection
+from django.db.models import Model
+from django.test import Client, RequestFactory
+from django.urls import reverse
+from django.utils.html import escape
+
+from billing.models import Invoice
+from tests.billing.admin_site import Login
+from tests.billing.admin_world import World
+
+pytestmark = pytest.mark.django_db
+
+OPERATED = ("billing_account", "billing_apikey", "streaming_model", "streaming_provider", "streaming_route")
+SEEN_BY_BOTH = (
+    *OPERATED, "billing_attempt", "billing_gatewayprocess", "billing_invoice", "billing_invoiceline",
+    "billing_openstream", "billing_price", "billing_rollupdue", "billing_usagerecord", "billing_usagerollup",
+)  # fmt: skip
+ROOT_ONLY = ("auth_user", "auth_group", "billing_catalogueversion", "billing_invoicecounter")
+
+
+def name_of(model: type[Model]) -> str:
+    return f"{model._meta.app_label}_{model._meta.model_name}"
+
+
+def our_models() -> Iterator[type[Model]]:
+    for label in ("billing", "streaming"):
+        yield from apps.get_app_config(label).get_models()
+
+
+def test_every_model_is_registered() -> None:
+    assert set(our_models()) <= set(admin.site._registry)
+    assert {name_of(model) for model in our_models()} == {*SEEN_BY_BOTH, *ROOT_ONLY} - {"auth_user", "auth_group"}
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hant"])
+def test_every_page_opens_without_deletion(login: Login, world: World, language: str) -> None:
+    client = login("root")
+    for model, page in admin.site._registry.items():
+        name = name_of(model)
+        urls = [reverse(f"admin:{name}_changelist")]
+        row = model._default_manager.first()
+        assert row is not None, name
+        urls += [reverse(f"admin:{name}_{view}", args=[row.pk]) for view in ("change", "history")]
+        request = RequestFactory().get("/")
+        request.user = User.objects.get(username="root")
+        if page.has_add_permission(request):
+            urls.append(reverse(f"admin:{name}_add"))
+        for url in urls:
+            response = client.get(url, headers={"accept-language": language})
+            assert response.status_code == 200, url
+            assert "delete_selected" not in response.text
+            assert f"{row.pk}/delete/" not in response.text
+
+
+def test_empty_lists_open(login: Login) -> None:
+    client = login("root")
+    for model in our_models():
+        response = client.get(reverse(f"admin:{name_of(model)}_changelist"))
+        assert response.status_code == 200
+        assert escape(str(admin.site._registry[model].empty_text)) in response.text
+
+
+@pytest.mark.parametrize(
+    ("who", "seen", "hidden"),
+    [
+        ("operator", SEEN_BY_BOTH, ROOT_ONLY),
+        ("finance", SEEN_BY_BOTH, ROOT_ONLY),
+        ("nobody", (), (*SEEN_BY_BOTH, *ROOT_ONLY)),
+    ],
+)
+def test_groups_see_their_lists(
+    login: Login,
+    world: World,
+    who: str,
+    seen: tuple[str, ...],
+    hidden: tuple[str, ...],
+) -> None:
+    client = login(who)
+    for name in seen:
+        assert client.get(reverse(f"admin:{name}_changelist")).status_code == 200, name
+    for name in hidden:
+        assert client.get(reverse(f"admin:{name}_changelist")).status_code == 403, name
+
+
+@pytest.mark.parametrize(
+    ("who", "may_add"), [("operator", {*OPERATED, "billing_price"}), ("finance", {"billing_price"}), ("nobody", set())]
+)
+def test_groups_add_what_is_theirs(login: Login, world: World, who: str, may_add: set[str]) -> None:
+    client = login(who)
+    for name in (*SEEN_BY_BOTH, *ROOT_ONLY):
+        expected = 200 if name in may_add else 403
+        assert client.get(reverse(f"admin:{name}_add")).status_code == expected, name
+        assert client.post(reverse(f"admin:{name}_add"), {}).status_code == expected, name
+
+
+def test_anonymous_is_sent_to_login(world: World) -> None:
+    for name in ("index", "billing_apikey_changelist", "billing_invoice_draft_month"):
+        response = Client().get(reverse(f"admin:{name}"))
+        assert (response.status_code, response["location"].split("?")[0]) == (302, reverse("admin:login"))
+
+
+@pytest.mark.parametrize("who", ["root", "operator"])
+def test_nothing_is_deletable(login: Login, world: World, who: str) -> None:
+    client = login(who)
+    for model in admin.site._registry:
+        rows = model._default_manager
+        before = rows.count()
+        url = reverse(f"admin:{name_of(model)}_delete", args=[rows.first().pk])
+        assert client.get(url).status_code == 403, url
+        assert client.post(url, {"post": "yes"}).status_code == 403, url
+        action = {"action": "delete_selected", "_selected_action": [rows.first().pk], "post": "yes"}
+        client.post(reverse(f"admin:{name_of(model)}_changelist"), action)
+        assert rows.count() == before, url
+
+
+@pytest.mark.parametrize("name", ["usagerecord", "attempt", "openstream", "usagerollup", "rollupdue", "invoice"])
+def test_program_rows_are_read_only(login: Login, world: World, name: str) -> None:
+    model = apps.get_model("billing", name)
+    row = model.objects.first()
+    url = reverse(f"admin:billing_{name}_change", args=[row.pk])
+    client = login("root")
+    assert "_save" not in client.get(url).text
+    assert client.post(url, {"model": "changed"}).status_code == 403
+
+
+def actions(world: World) -> dict[str, str]:
+    """Every page that changes something beside the forms: name -> URL."""
+    return {
+        "revoke": reverse("admin:billing_apikey_revoke", args=[world.key.pk]),
+        "draft": reverse("admin:billing_invoice_draft_month"),
+        "issue": reverse("admin:billing_invoice_issue", args=[world.draft.pk]),
+        "void": reverse("admin:billing_invoice_void", args=[world.open.pk]),
+        "paid": reverse("admin:billing_invoice_mark_paid", args=[world.open.pk]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("who", "allowed"),
+    [
+        ("root", {"revoke", "draft", "issue", "void", "paid"}),
+        ("operator", {"revoke"}),
+        ("finance", {"draft", "issue", "void", "paid"}),
+        ("nobody", set()),
+    ],
+)
+def test_actions_follow_the_groups(login: Login, world: World, who: str, allowed: set[str]) -> None:
+    client = login(who)
+    for name, url in actions(world).items():
+        assert client.get(url).status_code == (200 if name in allowed else 403), name
+        if name not in allowed:
+            assert client.post(url, {}).status_code == 403, name
+
+
+def test_get_on_actions_changes_nothing(login: Login, world: World) -> None:
+    client = login("root")
+    before = list(Invoice.objects.order_by("pk").values())
+    for url in actions(world).values():
+        assert client.get(url).status_code == 200
+    world.key.refresh_from_db()
+    assert world.key.revoked_at is None
+    assert list(Invoice.objects.order_by("pk").values()) == before
+
+
+def test_actions_need_the_csrf_token(world: World, users: dict[str, User]) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(users["root"])
+    assert client.post(actions(world)["revoke"]).status_code == 403
+    world.key.refresh_from_db()
+    assert world.key.revoked_at is None
+
+
+def test_finance_sees_only_provider_names(login: Login, world: World) -> None:
+    for url in (
+        reverse("admin:streaming_provider_changelist"),
+        reverse("admin:streaming_provider_change", args=[world.provider.pk]),
+    ):
+        content = login("finance").get(url).text
+        assert "acme-cloud" in content
+        assert "api.acme.test" not in content
+        assert "api.acme.test" in login("operator").get(url).text
+
+
+def test_no_group_is_told_whom_to_ask(login: Login) -> None:
+    response = login("nobody").get(reverse("admin:index"))
+    assert response.status_code == 200
+    assert "Ask root to put you into Operators or Finance." in response.text
+    assert "Requests today" not in response.text
+
+
+def test_groups_can_be_taken_back(users: dict[str, User]) -> None:
+    migration = importlib.import_module("hopbase_site.migrations.0001_groups")
+    migration.remove_groups(apps, connection.schema_editor())
+    assert not Group.objects.exists()
+    migration.make_groups(apps, connection.schema_editor())
+    migration.make_groups(apps, connection.schema_editor())
+    assert sorted(Group.objects.values_list("name", flat=True)) == ["Finance", "Operators"]
+
+
+def test_sidebar_shows_what_opens(login: Login, world: World) -> None:
+    for who in ("root", "operator", "finance"):
+        client = login(who)
+        content = client.get(reverse("admin:index")).context["sidebar_navigation"]
+        links = [item["link"] for part in content for item in part["items"] if item["has_permission"]]
+        assert len(links) > 10
+        for link in links:
+            assert client.get(link).status_code == 200

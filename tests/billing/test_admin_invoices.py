@@ -1,0 +1,178 @@
+"""Invoices: read with the records behind each line; drafted, issued, paid and voided by Finance."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+import pytest
+from django.db.models import Sum
+from django.urls import reverse
+from django.utils.timezone import now
+
+from billing import invoices
+from billing.admin.lines import records_behind
+from billing.models import Invoice, InvoiceLine, UsageRecord
+from billing.usage import BUCKETS, TokenUsage
+from tests.billing.admin_site import Login
+from tests.billing.admin_world import World, make_full_record
+from tests.billing.factories import TIERS, make_record, price
+
+pytestmark = pytest.mark.django_db
+
+
+def url(view: str, invoice: Invoice | None = None) -> str:
+    return reverse(f"admin:billing_invoice_{view}", args=[invoice.pk] if invoice else [])
+
+
+def used(line: InvoiceLine, records: list[UsageRecord]) -> tuple[int, int]:
+    """What the records used and cost in the line's bucket: quantity and nanos."""
+    quantity = exact = 0
+    for record in records:
+        if line.per_million and record.model == line.model and record.price_version == line.price_version:
+            quantity += getattr(record, line.bucket)
+            exact += getattr(record, f"{line.bucket}_nanos")
+        for item in record.items:
+            if (item["model"], item["bucket"], item["price_version"]) == (line.model, line.bucket, line.price_version):
+                quantity += item["quantity"]
+                exact += item["amount_nanos"]
+    return quantity, exact
+
+
+def add_variety(world: World) -> None:
+    """Records that fall on lines of their own, in the key's running month."""
+    moment = now()
+    flex = price(tiers=TIERS)
+    make_record(world.key, moment, TokenUsage(input=10, output=20), service_tier="default")
+    make_record(world.key, moment, TokenUsage(input=10, output=20), service_tier="flex", version=flex)
+    make_record(world.key, moment, TokenUsage(input=10, cache_read=7, output=20), metering="estimated")
+    make_record(world.key, moment, TokenUsage(input=5, output=5), version=price(effective_from=moment))
+    make_full_record(world.key, moment)
+    make_record(world.key, moment - dt.timedelta(days=70), TokenUsage(input=900, output=1))
+
+
+@pytest.mark.parametrize("issued", [False, True])
+def test_lines_lead_to_their_records(login: Login, world: World, issued: bool) -> None:
+    add_variety(world)
+    month = world.draft.month
+    invoices.draft(month, now=now())
+    invoice = Invoice.objects.get(api_key=world.key, month=month)
+    if issued:
+        invoice = invoices.issue(invoice.pk, now=now())
+    client = login("finance")
+    lines = list(invoice.lines.all())
+    assert {line.bucket for line in lines} >= {*BUCKETS} - {"cache_write_1h"} | {"web_search"}
+    assert any(line.late for line in lines)
+    content = client.get(url("change", invoice)).text
+    for line in lines:
+        link = f"{reverse('admin:billing_usagerecord_changelist')}?line={line.pk}"
+        assert link in content
+        found = list(client.get(link).context["cl"].result_list)
+        assert found
+        assert used(line, found) == (line.quantity, line.exact_nanos), line
+
+
+def test_invoice_links_all_its_records(login: Login, world: World) -> None:
+    records = UsageRecord.objects.filter(invoice=world.open)
+    assert records.aggregate(cost=Sum("cost_nanos"))["cost"] == sum(line.exact_nanos for line in world.open.lines.all())
+    behind = set()
+    for line in world.open.lines.select_related("invoice"):
+        behind |= set(records_behind(line, UsageRecord.objects.all()))
+    assert behind == set(records)
+
+
+def test_page_shows_money_exactly(login: Login, world: World) -> None:
+    content = login("operator").get(url("change", world.open)).text
+    assert "2026-000001" in content or str(world.open.number) in content
+    assert "USD 6.52" in content
+    assert "USD -0.000600000" in content
+    assert not re.search(r"\de-\d", content, re.IGNORECASE) or "0E-9" not in content
+
+
+def test_buttons_fit_status_and_group(login: Login, world: World) -> None:
+    finance, operator = login("finance"), login("operator")
+    for invoice, shown in ((world.draft, {"issue"}), (world.open, {"mark-paid", "void"})):
+        content = finance.get(url("change", invoice)).text
+        for action in ("issue", "mark-paid", "void"):
+            assert (f"/{invoice.pk}/{action}/" in content) == (action in shown), action
+        content = operator.get(url("change", invoice)).text
+        assert not any(f"/{invoice.pk}/{action}/" in content for action in ("issue", "mark-paid", "void"))
+    assert "draft-month" in finance.get(url("changelist")).text
+    assert "draft-month" not in operator.get(url("changelist")).text
+
+
+def test_unpriced_records_block_the_issue(login: Login, world: World) -> None:
+    client = login("finance")
+    response = client.post(url("issue", world.draft))
+    assert response.status_code == 409
+    assert "1 unpriced requests (no price for model unpriced-model)." in response.text
+    world.draft.refresh_from_db()
+    assert (world.draft.status, world.draft.number) == ("draft", None)
+    assert not UsageRecord.objects.filter(invoice=world.draft).exists()
+
+
+def test_issue_gives_the_next_number(login: Login, world: World) -> None:
+    draft = Invoice.objects.get(api_key=world.key, status="draft")
+    response = login("finance").post(url("issue", draft))
+    assert response.status_code == 302
+    draft.refresh_from_db()
+    year, last = str(world.open.number).split("-")
+    assert (draft.status, draft.number) == ("open", f"{year}-{int(last) + 1:06d}")
+
+
+def test_issued_twice_changes_nothing(login: Login, world: World) -> None:
+    client = login("finance")
+    response = client.post(url("issue", world.open), follow=True)
+    assert "Nothing was changed" in response.text
+    world.open.refresh_from_db()
+    assert world.open.status == "open"
+
+
+def test_paid_keeps_date_and_reference(login: Login, world: World) -> None:
+    client = login("finance")
+    response = client.post(url("mark_paid", world.open), {"paid_on": "", "reference": "x"})
+    assert response.status_code == 200
+    client.post(url("mark_paid", world.open), {"paid_on": "2026-11-30", "reference": "bank 77"})
+    world.open.refresh_from_db()
+    assert (world.open.status, world.open.paid_on) == ("paid", dt.date(2026, 11, 30))
+    assert world.open.payment_reference == "bank 77"
+
+
+def test_void_needs_number_and_reason(login: Login, world: World) -> None:
+    client = login("finance")
+    for data in ({"reason": "wrong", "number": "2026-9"}, {"reason": "", "number": world.open.number}):
+        assert client.post(url("void", world.open), data).status_code == 200
+        world.open.refresh_from_db()
+        assert world.open.status == "open"
+    client.post(url("void", world.open), {"reason": "wrong price", "number": world.open.number})
+    world.open.refresh_from_db()
+    assert (world.open.status, world.open.void_reason) == ("void", "wrong price")
+    assert not UsageRecord.objects.filter(invoice=world.open).exists()
+
+
+def test_void_invoice_has_no_records(login: Login, world: World) -> None:
+    invoices.void(world.open.pk, "wrong", now())
+    response = login("finance").get(url("change", world.open))
+    assert "?line=" not in response.text
+    assert "freed when it was made void" in response.text
+
+
+def test_drafting_covers_last_month(login: Login, world: World) -> None:
+    invoices.void(world.open.pk, "wrong", now())
+    client = login("finance")
+    response = client.post(url("draft_month"), follow=True)
+    assert response.status_code == 200
+    assert Invoice.objects.filter(api_key=world.key, month=world.open.month, status="draft").count() == 1
+
+
+def test_list_filters_and_search(login: Login, world: World) -> None:
+    client = login("finance")
+
+    def found(**query: object) -> set[Invoice]:
+        return set(client.get(url("changelist"), query).context["cl"].result_list)
+
+    assert found(status="open") == {world.open}
+    assert world.draft in found(month=world.draft.month)
+    assert {invoice.account for invoice in found(account=world.umbrella.pk)} == {world.umbrella}
+    assert found(q=world.open.number) == {world.open}
+    assert found(month="x") == found()

@@ -1,0 +1,176 @@
+"""Providers, models and routes: the credential goes in and never comes out."""
+
+from __future__ import annotations
+
+import pytest
+from django.conf import settings
+from django.contrib.admin.models import LogEntry
+from django.urls import reverse
+
+from streaming.credentials import decrypt
+from streaming.models import Model, Provider, Route
+from tests.billing.admin_site import Login
+from tests.billing.admin_world import CREDENTIAL, World
+
+pytestmark = pytest.mark.django_db
+ADD = "/admin/streaming/provider/add/"
+
+
+def form(**fields: object) -> dict[str, object]:
+    return {
+        "name": "acme-cloud",
+        "base_url": "https://api.acme.test/v1",
+        "auth": "bearer",
+        "wire_formats": ["chat_completions", "messages"],
+        "stored_objects": "refused",
+        "ratelimit_headers": "pass",
+        "active": "on",
+        **fields,
+    }
+
+
+def page(provider: Provider) -> str:
+    return reverse("admin:streaming_provider_change", args=[provider.pk])
+
+
+def plain(provider: Provider) -> str:
+    provider.refresh_from_db()
+    return decrypt(provider.credential, settings.ENCRYPTION_KEYS)
+
+
+def test_credential_is_kept_encrypted(login: Login) -> None:
+    response = login("operator").post(ADD, form(new_credential="sk-new-credential"))
+    assert response.status_code == 302, response.context["errors"]
+    provider = Provider.objects.get()
+    assert "sk-new-credential" not in provider.credential
+    assert plain(provider) == "sk-new-credential"
+    assert provider.wire_formats == ["chat_completions", "messages"]
+
+
+def test_credential_never_comes_out(login: Login, world: World) -> None:
+    client = login("root")
+    pages = [
+        page(world.provider),
+        "/admin/streaming/provider/",
+        reverse("admin:streaming_provider_history", args=[world.provider.pk]),
+    ]
+    faulty = client.post(page(world.provider), form(new_credential="sk-typed", base_url="ftp://x"))
+    contents = [client.get(url).text for url in pages] + [faulty.text]
+    for secret in (CREDENTIAL, world.provider.credential, "sk-typed"):
+        assert all(secret not in content for content in contents)
+    client.post(page(world.provider), form(new_credential="sk-typed"))
+    assert all("sk-typed" not in str(entry) for entry in LogEntry.objects.values())
+
+
+def test_empty_keeps_the_old_credential(login: Login, world: World) -> None:
+    kept = world.provider.credential
+    data = form(base_url="https://api.acme.test/v2", new_credential="")
+    assert login("operator").post(page(world.provider), data).status_code == 302
+    world.provider.refresh_from_db()
+    assert (world.provider.base_url, world.provider.credential) == ("https://api.acme.test/v2", kept)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base_url": "http://api.acme.test/v1"},
+        {"base_url": "https://evil.test/v1"},
+        {"base_url": "https://api.acme.test:8443/v1"},
+        {"auth": "x-api-key"},
+    ],
+)
+def test_new_target_needs_the_credential_anew(login: Login, world: World, fields: dict[str, str]) -> None:
+    client = login("operator")
+    response = client.post(page(world.provider), form(**fields))
+    assert "enter it anew" in str(response.context["adminform"].form.errors["new_credential"])
+    world.provider.refresh_from_db()
+    assert (world.provider.base_url, world.provider.auth) == ("https://api.acme.test/v1", "bearer")
+    assert client.post(page(world.provider), form(**fields, new_credential="sk-other")).status_code == 302
+    assert plain(world.provider) == "sk-other"
+
+
+def test_same_target_written_otherwise(login: Login, world: World) -> None:
+    data = form(base_url="HTTPS://API.acme.test:443/v1/")
+    assert login("operator").post(page(world.provider), data).status_code == 302
+    assert plain(world.provider) == CREDENTIAL
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "api.acme.test/v1",
+        "ftp://api.acme.test/v1",
+        "https://user:pw@api.acme.test/v1",
+        "https://api.acme.test/v1?key=1",
+        "https://api.acme.test/v1#top",
+        "https://api.acme.test:99999/v1",
+        "https:///v1",
+        "https://api acme.test/v1",
+        "https://[broken/v1",
+    ],
+)
+def test_bad_urls_are_refused(login: Login, base_url: str) -> None:
+    response = login("operator").post(ADD, form(base_url=base_url))
+    assert response.status_code == 200
+    assert "base_url" in response.context["adminform"].form.errors
+    assert not Provider.objects.exists()
+
+
+def test_credential_must_fit_a_header(login: Login) -> None:
+    response = login("operator").post(ADD, form(new_credential="sk-鑰匙"))
+    assert "new_credential" in response.context["adminform"].form.errors
+
+
+def test_draining_needs_both_figures(login: Login) -> None:
+    client = login("operator")
+    assert client.post(ADD, form(drain_s="30")).status_code == 200
+    assert client.post(ADD, form(drain_s="30", max_drains="50")).status_code == 302
+
+
+def test_model_carries_its_routes(login: Login, world: World) -> None:
+    inline = {
+        "routes-TOTAL_FORMS": "1",
+        "routes-INITIAL_FORMS": "0",
+        "routes-0-provider": str(world.provider.pk),
+        "routes-0-upstream_model": "up",
+        "routes-0-priority": "0",
+        "routes-0-weight": "1",
+        "routes-0-active": "on",
+    }
+    fields = {"name": "gpt-new", "stall_seconds": "120", "total_timeout_s": "600", "active": "on"}
+    response = login("operator").post("/admin/streaming/model/add/", {**fields, **inline})
+    assert response.status_code == 302, response.context["errors"]
+    assert Route.objects.get(model__name="gpt-new").upstream_model == "up"
+
+
+def test_routes_cannot_be_deleted(login: Login, world: World) -> None:
+    route = Route.objects.get()
+    data = {
+        "name": "gpt-5.6-sol", "stall_seconds": "120", "total_timeout_s": "600", "active": "on",
+        "routes-TOTAL_FORMS": "1", "routes-INITIAL_FORMS": "1", "routes-0-id": str(route.pk),
+        "routes-0-model": str(route.model_id), "routes-0-provider": str(world.provider.pk),
+        "routes-0-upstream_model": "sol-large", "routes-0-priority": "0", "routes-0-weight": "1",
+        "routes-0-DELETE": "on",
+    }  # fmt: skip
+    response = login("root").post(reverse("admin:streaming_model_change", args=[route.model_id]), data)
+    assert response.status_code == 302
+    route.refresh_from_db()
+    assert not route.active
+
+
+@pytest.mark.parametrize("seconds", ["60", "151"])
+def test_stall_stays_in_its_range(login: Login, seconds: str) -> None:
+    data = {"name": "m", "stall_seconds": seconds, "total_timeout_s": "600"}
+    data |= {"routes-TOTAL_FORMS": "0", "routes-INITIAL_FORMS": "0"}
+    response = login("operator").post("/admin/streaming/model/add/", data)
+    assert "Choose from 90 to 150 seconds." in response.text
+    assert not Model.objects.exists()
+
+
+def test_missing_price_is_marked(login: Login, world: World) -> None:
+    models = {model.name: model for model in login("operator").get("/admin/streaming/model/").context["cl"].result_list}
+    assert models["gpt-5.6-sol"].priced
+    assert not models["unpriced-model"].priced
+    content = login("operator").get("/admin/streaming/model/").text
+    assert content.count("no price") == 1
+    assert "no route" in content
