@@ -26,7 +26,7 @@ def day_start(day: dt.date, zone: ZoneInfo) -> dt.datetime:
 def parse_month(text: str) -> dt.date:
     """`YYYY-MM` as the month's first day; ValueError says what is wrong."""
     try:
-        return dt.datetime.strptime(text, "%Y-%m").date()
+        return dt.date.fromisoformat(f"{text}-01")
     except ValueError:
         raise ValueError(f"{text!r} is not a month: write it as YYYY-MM, for example 2026-11") from None
 

@@ -50,7 +50,7 @@ class Account(CatalogueRow):
 
 
 class ApiKey(CatalogueRow):
-    """A customer's key. Only HMACs of its secrets are kept; `previous_*` is the secret before a rotation, in its grace time."""
+    """A customer's key: HMACs of its secrets alone. `previous_*` is the secret before a rotation, in its grace time."""
 
     account = models.ForeignKey(Account, models.PROTECT, related_name="keys", verbose_name=_("account"))
     name = models.CharField(_("name"), max_length=100)

@@ -1,4 +1,4 @@
-"""Invoices: one per key and month, with all that they print copied in. An issued one never changes (a trigger in the database)."""
+"""Invoices: one per key and month, with all that they print copied in. A trigger keeps issued ones from changing."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ class Invoice(models.Model):
 
 
 class InvoiceLine(models.Model):
-    """A sum of records. `exact_nanos` is their sum, `amount_nanos` that sum in the currency's places, `rounding_nanos` the difference.
+    """A sum of records: `exact_nanos`, that sum in the currency's places (`amount_nanos`), and the difference.
 
-    `unit_nanos` is nanos per million tokens, or per request of a server tool (`per_million` says which); `quantity` counts
-    tokens or requests.
+    `unit_nanos` is nanos per million tokens, or per request of a server tool (`per_million` says which); `quantity`
+    counts tokens or requests.
     """
 
     invoice = models.ForeignKey(Invoice, models.PROTECT, related_name="lines", verbose_name=_("invoice"))

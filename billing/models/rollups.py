@@ -9,7 +9,7 @@ from billing.models.accounts import Account, ApiKey
 
 
 class RollupDue(models.Model):
-    """A key's day that has records newer than its roll-up. One row per cause; a run deletes exactly the rows that it read."""
+    """A key's day that has records newer than its roll-up. One row per cause; a run deletes just those that it read."""
 
     id = models.BigAutoField(primary_key=True)
     api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+")

@@ -140,7 +140,7 @@ class UsageRecord(models.Model):
 
 
 class Attempt(models.Model):
-    """One upstream call of a request, for the operator. `usage` is what a failed attempt reported; nobody is billed for it."""
+    """One upstream call of a request, for the operator. What a failed one reported (`usage`) is billed to nobody."""
 
     id = models.BigAutoField(primary_key=True)
     record = models.ForeignKey(UsageRecord, models.PROTECT, related_name="attempts", verbose_name=_("request"))

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from billing.usage import OUTPUT_PLACEHOLDER, ReportedUsage
+from billing.usage import INPUT_ABSENT, OUTPUT_PLACEHOLDER, ReportedUsage
 from streaming.protocols import messages
-from billing.usage import INPUT_ABSENT
 from streaming.protocols.meter import INTERRUPTED, BadRequest, GatewayError, MeterOptions
 from tests.streaming.protocols.playback import Played, cut_at, framed, play
 
