@@ -1,6 +1,6 @@
 # HopBase: `make demo` shows it, `make test` tests it, `make check` reads it, `make bench` measures it.
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || echo python3)
 PORT ?= 8000
 ONCE ?=
 ARGS ?=
@@ -44,4 +44,4 @@ check: $(READY)
 	$(BIN)/python manage.py makemigrations --check --dry-run
 
 bench: $(READY)
-	@$(BIN)/python -m bench $(ARGS)
+	@$(BIN)/python -W ignore -m bench $(ARGS)

@@ -1,0 +1,99 @@
+"""Settings out of the environment: what cannot be read names its variable and the remedy."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from hopbase_site import environment
+
+NAME = "HOPBASE_TESTED"
+READERS: dict[str, Callable[[], Any]] = {
+    "flag": lambda: environment.flag(NAME, False),
+    "seconds": lambda: environment.seconds(NAME, 10.0),
+    "count": lambda: environment.count(NAME, 3),
+    "networks": lambda: environment.networks(NAME),
+    "bounds": lambda: environment.bounds(NAME, (90, 150)),
+    "items": lambda: environment.items(NAME, ["a"]),
+    "text": lambda: environment.text(NAME, "t"),
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "value"),
+    [
+        ("flag", "Yes", True),
+        ("flag", "off", False),
+        ("seconds", " 2.5 ", 2.5),
+        ("count", "7", 7),
+        ("networks", "10.0.0.0/8, ::1", [ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("::1")]),
+        ("bounds", "1, 600", (1, 600)),
+        ("items", "a, b,", ["a", "b"]),
+        ("items", "", ["a"]),
+        ("text", "", "t"),
+        ("count", "", 3),
+    ],
+)
+def test_value_is_read(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, value: object) -> None:
+    monkeypatch.setenv(NAME, text)
+    assert READERS[reader]() == value
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "wanted"),
+    [
+        ("flag", "maybe", "true or false"),
+        ("seconds", "abc", "a number of seconds above 0"),
+        ("seconds", "-1", "a number of seconds above 0"),
+        ("seconds", "nan", "a number of seconds above 0"),
+        ("count", "1.5", "a whole number above 0"),
+        ("count", "0", "a whole number above 0"),
+        ("networks", "10.0.0.1/8", "a list of networks"),
+        ("bounds", "5", "two whole numbers"),
+        ("bounds", "9,5", "two whole numbers"),
+    ],
+)
+def test_fault_names_the_variable(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, wanted: str) -> None:
+    monkeypatch.setenv(NAME, text)
+    with pytest.raises(ImproperlyConfigured, match=f"^{NAME}='{text}' is not {wanted}.*mend it"):
+        READERS[reader]()
+
+
+def test_environment_wins_over_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(f"{NAME}=7\nHOPBASE_OTHER_TESTED=8\n")
+    monkeypatch.setenv("HOPBASE_ENV_FILE", str(tmp_path / ".env"))
+    monkeypatch.setenv(NAME, "6")
+    monkeypatch.setenv("HOPBASE_OTHER_TESTED", "")
+    monkeypatch.delenv("HOPBASE_OTHER_TESTED")
+    environment.load(tmp_path / "nowhere")
+    assert environment.count(NAME, 3) == 6
+    assert environment.count("HOPBASE_OTHER_TESTED", 3) == 8
+    monkeypatch.delenv("HOPBASE_OTHER_TESTED")
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:hunter2@h/d", "hunter2", "postgres:hunter2", "postgresql://u:hunter2@h:x/d"]
+)
+def test_database_faults_hide_the_url(url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"^DATABASE_URL ") as refused:
+        environment.database(url)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_sqlite_is_durable() -> None:
+    found = environment.database("sqlite:////tmp/x.sqlite3")
+    assert found["NAME"] == "/tmp/x.sqlite3"
+    assert "journal_mode=WAL; PRAGMA synchronous=FULL" in found["OPTIONS"]["init_command"]
+    assert found["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
+
+
+def test_postgresql_uses_a_pool() -> None:
+    found = environment.database("postgresql://u:p%40w@h:5433/d")
+    assert (found["HOST"], found["PORT"], found["NAME"], found["PASSWORD"]) == ("h", 5433, "d", "p@w")
+    assert found["OPTIONS"]["pool"]["max_size"] == 10
+    assert found["CONN_MAX_AGE"] == 0
