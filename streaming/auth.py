@@ -5,9 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from billing.catalogue import KeyEntry
-
 from billing import keys
+from billing.catalogue import KeyEntry
 from streaming.errors import ApiError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

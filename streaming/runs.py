@@ -13,7 +13,6 @@ from typing import Any, Literal
 from uuid import UUID
 
 from billing.catalogue import KeyEntry
-
 from streaming.catalogue import ModelEntry, RouteEntry
 from streaming.client import Client
 from streaming.counting import StreamCount
