@@ -16,6 +16,7 @@ from billing.admin.daily import DaySum, sum_of_today, sums_by_day
 from billing.admin.display import UNKNOWN, list_url, money, number
 from billing.models import OpenStream, RollupDue, UsageRecord
 from billing.money import NANO_PLACES, to_decimal
+from streaming.models import Route
 
 DAYS = 30
 BLUE, ORANGE = "#0072B2", "#D55E00"
@@ -54,7 +55,7 @@ def figures() -> dict[str, Any]:
 
 
 def cards() -> list[dict[str, Any]]:
-    """The present in four cards; each currency is a figure of its own, for they are never added up."""
+    """The present in cards; each currency is a figure of its own, for they are never added up."""
     today = sum_of_today(now())
     unpriced = UsageRecord.objects.filter(unpriced=True).count()
     last_day = list_url(UsageRecord, period=1)
@@ -70,8 +71,16 @@ def cards() -> list[dict[str, Any]]:
             ),
             "alarm": bool(unpriced),
         },
+        _routes_out(),
         _card(_("Open streams"), [number(OpenStream.objects.count())], _("under way now"), list_url(OpenStream)),
     ]
+
+
+def _routes_out() -> dict[str, Any]:
+    """Routes that the providers turned our account away from: somebody must act."""
+    out = Route.objects.filter(active=True).exclude(out_since=None).count()
+    note = _("A provider refuses our account: mend the credential, then reset.") if out else _("Every route is in.")
+    return {**_card(_("Routes out"), [number(out)], note, list_url(Route)), "alarm": bool(out)}
 
 
 def _card(title: str, values: list[str], note: str, url: str) -> dict[str, Any]:

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from django import forms
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
 from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from billing.admin.access import KeptAdmin, KeptInline
-from billing.admin.display import UNKNOWN, badge, change_url, figure, link, list_url, number
+from billing.admin.access import KeptAdmin, KeptInline, ask, asks_first
+from billing.admin.display import UNKNOWN, ago, badge, change_url, figure, link, list_url, number
 from billing.admin.filters import WIRE_FORMATS, ActiveFilter
 from billing.admin.typed import ChecksWidget, ModelForm, SecretWidget
 from billing.models import Price
-from streaming import credentials
-from streaming.models import Model, Provider, Route
+from streaming import credentials, route_states
+from streaming.health import RouteState
+from streaming.models import Model, Provider, Route, put_back, put_back_all
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -155,6 +160,12 @@ class ProviderAdmin(KeptAdmin[Provider]):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Provider]:
         return super().get_queryset(request).annotate(live_routes=Count("routes", filter=Q(routes__active=True)))
 
+    def save_model(self, request: HttpRequest, obj: Provider, form: Any, change: bool) -> None:
+        """A new credential is the act that routes which are out were waiting for."""
+        super().save_model(request, obj, form, change)
+        if form.cleaned_data.get("new_credential"):
+            put_back_all(obj)
+
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         if not may_run(request):
             return ("name",)
@@ -237,20 +248,89 @@ class PublicModelAdmin(KeptAdmin[Model]):
 
 @admin.register(Route)
 class RouteAdmin(KeptAdmin[Route]):
-    list_display = ("model", "provider_link", "upstream_model", "priority", "weight", "state")
+    list_display = ("model", "provider_link", "upstream_model", "priority", "weight", "standing", "because", "left")
     list_filter = (ActiveFilter,)
     list_select_related = ("model", "provider")
     search_fields = ("model__name", "provider__name", "upstream_model")
-    fields = ("model", "provider", "upstream_model", "priority", "weight", "active")
+    fields = ("model", "provider", "upstream_model", "priority", "weight", "active", "standing", "because", "left")
+    readonly_fields = ("standing", "because", "left")
+    actions_detail = ("reset",)
     empty_text = gettext_lazy("No route yet. A route leads from a public model to a provider's model.")
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        page = super().get_changelist_instance(request)
+        with_states(page.result_list)
+        return page
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Route | None:
+        route = super().get_object(request, object_id, from_field)
+        if route is not None:
+            with_states([route])
+        return route
+
+    @asks_first(gettext_lazy("Reset"), "reset", icon="restart_alt")
+    def reset(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        route = get_object_or_404(Route.objects.select_related("model", "provider"), pk=object_id)
+        if request.method == "POST":
+            self._reset(request, route)
+            return redirect(change_url(route))
+        question = _("Reset the route %(route)s?") % {"route": route}
+        effects = [
+            _("Requests take it again within a second."),
+            _("If the cause is still there, it cools down or goes out again with its next failure."),
+        ]
+        return ask(
+            request, self, route, title=_("Reset a route"), verb=_("Reset"), question=question, effects=effects,
+            cancel_url=change_url(route),
+        )  # fmt: skip
+
+    def _reset(self, request: HttpRequest, route: Route) -> None:
+        if route.out_since is not None:
+            put_back(route)
+        ended = route_states.reset(route.pk)
+        self.log_change(request, route, [{"changed": {"fields": ["standing"]}}])
+        if ended:
+            messages.success(request, _("The route %(route)s is reset.") % {"route": route})
+        else:
+            text = _("The route %(route)s is in, but Redis is away: each process ends its cool-down by itself.")
+            messages.warning(request, text % {"route": route})
 
     @admin.display(description=gettext_lazy("provider"), ordering="provider__name")
     def provider_link(self, route: Route) -> SafeString:
         return link(change_url(route.provider), route.provider.name)
 
-    @admin.display(description=gettext_lazy("state"), ordering="active")
-    def state(self, route: Route) -> SafeString:
-        return badge(_("active"), "good", "check_circle") if route.active else badge(_("disabled"), "bad", "block")
+    @admin.display(description=gettext_lazy("state"))
+    def standing(self, route: Route) -> SafeString:
+        if not route.active:
+            return badge(_("disabled"), "bad", "block")
+        if route.out_since is not None:
+            return badge(_("out"), "bad", "link_off", _("It stays out until somebody resets it."))
+        return badge(_("cooling down"), "warn", "ac_unit") if cooling(route) else badge(_("in"), "good", "check_circle")
+
+    @admin.display(description=gettext_lazy("reason"))
+    def because(self, route: Route) -> str:
+        state = cooling(route)
+        return route.out_reason or (state.reason if state else UNKNOWN)
+
+    @admin.display(description=gettext_lazy("time left"))
+    def left(self, route: Route) -> SafeString | str:
+        if route.out_since is not None:
+            return ago(route.out_since)
+        state = cooling(route)
+        return _("%(count)s s") % {"count": math.ceil(state.until - time.time())} if state else UNKNOWN
+
+
+def with_states(routes: Iterable[Route]) -> None:
+    """Give each route what the processes share of it; nothing where Redis is away."""
+    shared = route_states.read_all() or {}
+    for route in routes:
+        route.shared_state = shared.get(route.pk)  # type: ignore[attr-defined]
+
+
+def cooling(route: Route) -> RouteState | None:
+    """A route's state while it cools down."""
+    state: RouteState | None = getattr(route, "shared_state", None)
+    return state if state is not None and state.is_cooling(time.time()) else None
 
 
 def may_run(request: HttpRequest) -> bool:

@@ -51,13 +51,14 @@ class ProviderEntry:
 
 @dataclass(frozen=True, slots=True)
 class RouteEntry:
-    """A way to a provider's model."""
+    """A way to a provider's model. `out_reason`: why it is out until an operator acts, "" while it is in."""
 
     id: int
     provider: ProviderEntry
     upstream_model: str
     priority: int
     weight: int
+    out_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class Catalogue:
         provider = self._providers.get(row.provider_id)
         if not row.active or not isinstance(provider, ProviderEntry) or not provider.active:
             return None
-        return RouteEntry(row.id, provider, row.upstream_model, row.priority, row.weight)
+        return RouteEntry(row.id, provider, row.upstream_model, row.priority, row.weight, row.out_reason)
 
 
 class CataloguePoller:

@@ -193,6 +193,7 @@ class RelayConsumer(ApiConsumer):
             raise ApiError(
                 "no_available_route", f"No route to {model.name} is available for this API. Try another model."
             )
+        routes = self.gateway.health.usable(routes)
         started_at = dt.datetime.now(dt.UTC)
         row = None
         if self.billed:

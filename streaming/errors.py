@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -200,6 +201,12 @@ def _failed(failure: Failure) -> ApiError:
 
 def retry_headers(failure: Failure, default_s: float = 5.0) -> dict[str, str]:
     """`retry-after` in whole seconds 1..60, and the exact `retry-after-ms`; the provider's other retry headers kept."""
-    seconds = min(max(failure.retry_after_s if failure.retry_after_s is not None else default_s, 0.001), 60)
-    whole = max(1, int(seconds) + (seconds % 1 > 0))
-    return {**failure.headers, "retry-after": str(whole), "retry-after-ms": str(int(seconds * 1000))}
+    wait_s = failure.retry_after_s if failure.retry_after_s is not None else default_s
+    return {**failure.headers, **retry_after_headers(wait_s)}
+
+
+def retry_after_headers(wait_s: float) -> dict[str, str]:
+    """When to come again: whole seconds in 1..60, and the milliseconds."""
+    seconds = min(max(wait_s, 0.001), 60)
+    whole = max(1, math.ceil(seconds))
+    return {"retry-after": str(whole), "retry-after-ms": str(int(seconds * 1000))}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connections
+from django.db import DatabaseError, connections
 from uuid_utils.compat import uuid7
 
 from billing.catalogue import KeyEntry
@@ -20,7 +20,10 @@ from streaming import metrics
 from streaming.catalogue import Catalogue, CataloguePoller
 from streaming.counting import Counting
 from streaming.errors import ApiError
-from streaming.relay import RelayOptions, answer_error, new_meter, relay
+from streaming.health import RouteHealth
+from streaming.models import take_out
+from streaming.relay import RelayOptions, relay, tell_error
+from streaming.route_states import RouteStates
 from streaming.routes import Plan
 from streaming.runs import Run
 from streaming.settlement import Settlements
@@ -30,6 +33,7 @@ from streaming.upstream import Upstream
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
+SHARE_S = 1.0
 OPEN_ROW_S = 2.0
 """How long the first byte waits for its open row: after that the database counts as down."""
 
@@ -66,6 +70,8 @@ class Gateway:
         self._database = ThreadPoolExecutor(max_workers=4, thread_name_prefix="database")
         self._tasks: set[asyncio.Task[None]] = set()
         self._drains: dict[int, int] = {}
+        self._route_states = RouteStates(settings.VALKEY_URL)
+        self.health = RouteHealth(self._route_states, self._take_out, self.spawn, time.time)
         self._starting: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -88,10 +94,27 @@ class Gateway:
         self._upstream = Upstream(settings.CONNECT_TIMEOUT_S)
         self._options = RelayOptions(
             self._upstream, self._ticker.streams, time.monotonic, self.spawn, settings.MAX_EVENT_BYTES,
-            settings.MAX_ANSWER_BYTES, set(),
+            settings.MAX_ANSWER_BYTES, set(), self.health,
         )  # fmt: skip
         self._settlements = Settlements(self._ledger, self._counting, self.catalogue.billing.price_at)
-        self._ticking = asyncio.ensure_future(self._ticker.run())
+        self._ticking = [asyncio.ensure_future(self._ticker.run()), asyncio.ensure_future(self._share_states())]
+
+    async def _share_states(self) -> None:
+        """Learn once a second which routes the other processes found wanting, or an operator reset."""
+        while True:
+            if (shared := await self._route_states.read()) is not None:
+                self.health.take_over(shared)
+            metrics.COOLING.set(self.health.cooling())
+            await asyncio.sleep(SHARE_S)
+
+    async def _take_out(self, route_id: int, reason: str) -> bool:
+        """Mark a route as out, for every process and every start to come, until an operator resets it."""
+        try:
+            await self.in_database(take_out, route_id, reason)
+        except DatabaseError as error:
+            log.error("route %d could not be marked as out: %s", route_id, type(error).__name__)
+            return False
+        return True
 
     async def in_database(self, read: Callable[..., Result], *arguments: Any) -> Result:
         """Run a synchronous read in a thread of its own; its connection goes back afterwards."""
@@ -145,14 +168,15 @@ class Gateway:
         """Relay, and answer for what should not have happened: a database that is away, a fault of ours."""
         try:
             await relay(run, plan, self._options)
-        except ApiError as error:  # the open row cannot be written: nothing was sent, nothing is billed
+        except ApiError as error:  # refused after all (the database is away, all routes cool): nothing is billed
             run.ending = ""
-            run.client.rename(str(run.id))
-            await answer_error(run.client, run.wire, error)
+            if error.error.code == "service_unavailable":
+                run.client.rename(str(run.id))
+            await tell_error(run, error)
         except Exception as error:
             log.exception("relay of %s failed", run.id)
             run.ending, run.reason = "provider_error", f"internal error: {type(error).__name__}"
-            await self._apologise(run)
+            await tell_error(run, ApiError("internal_error", "The gateway failed to relay this request."))
 
     async def _finish(self, run: Run, row: OpenRow | None, ended: asyncio.Task[None]) -> None:
         try:
@@ -170,14 +194,6 @@ class Gateway:
                 self._drains[run.drains] -= 1
             metrics.OPEN_STREAMS.dec()
             metrics.UNSETTLED.set(self._ledger.depth)
-
-    async def _apologise(self, run: Run) -> None:
-        error = ApiError("internal_error", "The gateway failed to relay this request.")
-        if run.client.started:
-            meter = run.meter or new_meter(run)
-            await run.client.write(meter.error_event(error.error), more=False)
-        else:
-            await answer_error(run.client, run.wire, error)
 
     def client_left(self, run: Run, task: asyncio.Task[None]) -> None:
         """The client is gone: a whole answer is read to its end, a stream cancelled or drained."""
@@ -233,7 +249,9 @@ class Gateway:
         self._end_runs()
         while self._tasks or self.runs:
             await asyncio.wait([*self._tasks, asyncio.ensure_future(asyncio.sleep(0.05))])
-        self._ticking.cancel()
+        for task in self._ticking:
+            task.cancel()
+        await self._route_states.aclose()
         self._poller.stop()
         await self._upstream.aclose()
         await asyncio.to_thread(self._ledger.stop, 10.0)

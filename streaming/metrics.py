@@ -13,4 +13,5 @@ FIRST_OUTPUT = Histogram(
     "hopbase_first_output_seconds", "Time from the request to the first real output.",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
 )  # fmt: skip
+COOLING = Gauge("hopbase_cooling_routes", "Routes that cool down, as this process knows.", multiprocess_mode="max")
 UNSETTLED = Gauge("hopbase_unsettled_operations", "Operations that wait for the ledger.", multiprocess_mode="livesum")

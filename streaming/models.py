@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.timezone import now
 from django.utils.translation import gettext_lazy as _
 
 from billing.models import CatalogueRow
@@ -66,7 +67,10 @@ class Model(CatalogueRow):
 
 
 class Route(CatalogueRow):
-    """A way from a public model to a provider's model; lower priority first, then by weight."""
+    """A way from a public model to a provider's model; lower priority first, then by weight.
+
+    `out_reason`: why it is out until an operator acts (the provider refused our account), "" while it is in.
+    """
 
     model = models.ForeignKey(Model, models.PROTECT, related_name="routes", verbose_name=_("model"))
     provider = models.ForeignKey(Provider, models.PROTECT, related_name="routes", verbose_name=_("provider"))
@@ -74,6 +78,8 @@ class Route(CatalogueRow):
     priority = models.PositiveSmallIntegerField(_("priority"), default=0)
     weight = models.PositiveSmallIntegerField(_("weight"), default=1)
     active = models.BooleanField(_("active"), default=True)
+    out_since = models.DateTimeField(_("out since"), null=True, blank=True, editable=False)
+    out_reason = models.CharField(_("out because"), max_length=300, blank=True, editable=False)
 
     class Meta:
         verbose_name = _("route")
@@ -85,3 +91,23 @@ class Route(CatalogueRow):
 
     def __str__(self) -> str:
         return f"{self.model.name} → {self.provider.name}/{self.upstream_model}"
+
+
+def take_out(route_id: int, reason: str) -> None:
+    """Mark a route as out until an operator resets it; the first reason stays."""
+    route = Route.objects.filter(pk=route_id, out_since=None).first()
+    if route is not None:
+        route.out_since, route.out_reason = now(), reason[:300]
+        route.save(update_fields=["out_since", "out_reason"])
+
+
+def put_back(route: Route) -> None:
+    """An operator has acted: the route is in again."""
+    route.out_since, route.out_reason = None, ""
+    route.save(update_fields=["out_since", "out_reason"])
+
+
+def put_back_all(provider: Provider) -> None:
+    """The provider has a new credential: what was out because of the old one is in again."""
+    for route in Route.objects.filter(provider=provider).exclude(out_since=None):
+        put_back(route)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
+from streaming.catalogue import RouteEntry
 from streaming.client import Client, Clock
 from streaming.errors import (
     ApiError,
@@ -24,6 +25,7 @@ from streaming.errors import (
     failure_of_status,
     kind_of_status,
 )
+from streaming.health import RouteHealth
 from streaming.passage import Passage
 from streaming.protocols import WireFormat
 from streaming.protocols.meter import INTERRUPTED, Ended, GatewayError, MeterOptions, ProviderError, StreamMeter
@@ -70,19 +72,30 @@ class RelayOptions:
     max_event_bytes: int
     max_answer_bytes: int
     no_usage_asked: set[int]
+    health: RouteHealth
 
 
 async def relay(run: Run, plan: Plan, options: RelayOptions) -> None:
     """Try routes until one answers; leaves ending, meter or answer, attempts and failures on the run."""
     route = plan.first()
+    skipped: list[RouteEntry] = []
     while route is not None:
+        if not await options.health.admits(route):
+            skipped.append(route)
+            route = plan.skip()
+            continue
         report = AttemptReport(len(run.attempts) + 1, route, dt.datetime.now(dt.UTC), options.clock())
         run.attempts.append(report)
         try:
             await _attempt(run, report, options)
+            _judge(run, route.id, options.health)
             return
         except AttemptFailed as failed:
             failure = failed.failure
+            options.health.failed(route.id, failure.kind, failure.reason, failure.retry_after_s)
+        except BaseException:
+            options.health.abandoned(route.id)
+            raise
         run.failures.append(failure)
         run.live = None
         if failure.kind == "stream_options":
@@ -92,7 +105,28 @@ async def relay(run: Run, plan: Plan, options: RelayOptions) -> None:
             break
         route, wait_s = following
         await asyncio.sleep(wait_s)
+    if skipped and not run.failures:
+        run.reason = "all routes cool down"
+        raise options.health.all_cooling(skipped)
     await _give_up(run)
+
+
+def _judge(run: Run, route_id: int, health: RouteHealth) -> None:
+    """What an answer that the client got says of its route, from its ending alone."""
+    error = run.meter.error if run.meter is not None else None
+    reason = f"{run.ending} {error.code or error.kind}".strip() if error else run.ending  # no words of the provider's
+    if run.ending in ("complete", "incomplete"):
+        health.succeeded(route_id)
+    elif error is not None and error.account_trouble:
+        health.failed(route_id, "account", reason)
+    elif run.ending in ("provider_cut", "stalled") or (run.ending == "provider_error" and not _is_about_request(error)):
+        health.failed(route_id, "failed", reason)
+    else:
+        health.abandoned(route_id)
+
+
+def _is_about_request(error: ProviderError | None) -> bool:
+    return error is not None and error.about_request
 
 
 async def _attempt(run: Run, report: AttemptReport, options: RelayOptions) -> None:
@@ -215,7 +249,7 @@ async def _pass_on(run: Run, report: AttemptReport, live: Live, passage: Passage
                     live.last_event = options.clock()
                 if passage.new_output:
                     live.last_output = options.clock()
-                    _note_output(run, report, live, passage)
+                    _note_output(run, report, live, passage, options.health)
                 if passage.ended is not None:
                     break
                 if data:
@@ -241,12 +275,13 @@ def _check_is_stream(answer: UpstreamAnswer) -> None:
         raise AttemptFailed(Failure("failed", f"no event stream but {kind[:60]}", "hollow"))
 
 
-def _note_output(run: Run, report: AttemptReport, live: Live, passage: Passage) -> None:
+def _note_output(run: Run, report: AttemptReport, live: Live, passage: Passage, health: RouteHealth) -> None:
     if report.first_output_at is None:
         report.first_output_at = live.last_output
         run.meter = passage.meter
         run.produced = True
         run.first_output_at = run.first_output_at or dt.datetime.now(dt.UTC)
+        health.has_output(report.route.id)
 
 
 def _note_usage(report: AttemptReport, passage: Passage) -> None:
@@ -397,17 +432,23 @@ async def _give_up(run: Run) -> None:
     run.reason = (last.reason if last else "no route")[:500]
     run.ending = _ending_of(error, last)
     run.meter = run.answer = None
-    run.client.headers = {}
-    if run.client.started:
-        await run.client.write(new_meter(run).error_event(error.error), more=False)
-    else:
-        await answer_error(run.client, run.wire, error)
+    await tell_error(run, error)
 
 
 def _ending_of(error: ApiError, last: Failure | None) -> str:
     if isinstance(error, OriginalAnswer) or (last is not None and last.kind == "refused"):
         return "refused"
     return "timed_out" if last is not None and last.kind == "timed_out" else "provider_error"
+
+
+async def tell_error(run: Run, error: ApiError) -> None:
+    """An error to the client of a run: as an answer, or as the last event once the status is out."""
+    run.client.headers = {}
+    if run.client.started:
+        meter = run.meter or new_meter(run)
+        await run.client.write(meter.error_event(error.error), more=False)
+    else:
+        await answer_error(run.client, run.wire, error)
 
 
 async def answer_error(

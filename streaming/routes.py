@@ -40,6 +40,11 @@ class Plan:
         """The first route, None where there is none."""
         return self._take()
 
+    def skip(self) -> RouteEntry | None:
+        """The next route instead of one that was not asked after all; costs nothing of the budget."""
+        self._budget += 1
+        return self._take()
+
     def after(self, route: RouteEntry, failure: Failure) -> tuple[RouteEntry, float] | None:
         """The route to try next and the seconds to wait before it; None when the request has failed."""
         if failure.kind == "stream_options":

@@ -27,7 +27,7 @@ from streaming.configuration.entries import (
     RouteEntry,
 )
 from streaming.configuration.fields import nearest
-from streaming.models import Model, Provider, Route
+from streaming.models import Model, Provider, Route, put_back_all
 
 HIDDEN = "•••"
 NAMES = {
@@ -91,6 +91,8 @@ UNSAID = frozenset({"credential", "digest", "shown", "previous_digest", "previou
 def _saving(row: models.Model, columns: list[str] | None) -> Callable[[], list[str]]:
     def save() -> list[str]:
         row.save(update_fields=columns) if columns else row.save(force_insert=True)
+        if isinstance(row, Provider) and row.credential and columns and "credential" in columns:
+            put_back_all(row)
         return []
 
     return save

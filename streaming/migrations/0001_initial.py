@@ -60,6 +60,8 @@ class Migration(migrations.Migration):
                 ('priority', models.PositiveSmallIntegerField(default=0, verbose_name='priority')),
                 ('weight', models.PositiveSmallIntegerField(default=1, verbose_name='weight')),
                 ('active', models.BooleanField(default=True, verbose_name='active')),
+                ('out_since', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='out since')),
+                ('out_reason', models.CharField(blank=True, editable=False, max_length=300, verbose_name='out because')),
                 ('model', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='routes', to='streaming.model', verbose_name='model')),
                 ('provider', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='routes', to='streaming.provider', verbose_name='provider')),
             ],

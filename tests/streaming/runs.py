@@ -13,6 +13,7 @@ import httpx
 from streaming.client import Client
 from streaming.counting import StreamCount
 from streaming.errors import AttemptFailed, Failure
+from streaming.health import RouteHealth
 from streaming.protocols import WIRE_FORMATS
 from streaming.relay import RelayOptions, relay
 from streaming.routes import Plan
@@ -76,6 +77,40 @@ class ScriptedUpstream:
         return answer
 
 
+class Alone:
+    """What processes share, for one that is alone; keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, Any] = {}
+        self.probes: set[int] = set()
+        self.out: dict[int, str] = {}
+
+    async def put(self, route_id, state):
+        self.states[route_id] = state
+        return True
+
+    async def remove(self, route_id):
+        self.states.pop(route_id, None)
+        return True
+
+    async def take_probe(self, route_id, for_s):
+        taken = route_id in self.probes
+        self.probes.add(route_id)
+        return not taken
+
+    async def give_probe(self, route_id):
+        self.probes.discard(route_id)
+
+    async def take_out(self, route_id, reason):
+        self.out[route_id] = reason
+        return True
+
+
+def health_of(alone: Alone, spawn=asyncio.ensure_future, clock=None) -> RouteHealth:
+    """A process's health of routes, with a clock of one's own (default: the loop's)."""
+    return RouteHealth(alone, alone.take_out, spawn, clock or asyncio.get_running_loop().time)
+
+
 class Outcome:
     """What a client got, and the run behind it."""
 
@@ -122,7 +157,13 @@ def make_run(wire_format: str, send, *, stream: bool = True, request: dict | Non
 
 
 async def relayed(
-    wire_format: str, *answers: ScriptedAnswer | Failure, routes=None, watch=None, attempts: int = 3, **options: Any
+    wire_format: str,
+    *answers: ScriptedAnswer | Failure,
+    routes=None,
+    watch=None,
+    health=None,
+    attempts: int = 3,
+    **options: Any,
 ) -> Outcome:
     """Relay one request against scripted answers; `watch` sees the live stream as the ticker would."""
     messages: list[dict[str, Any]] = []
@@ -138,6 +179,7 @@ async def relayed(
         return task
 
     run = make_run(wire_format, send, **options)
+    health = health or health_of(Alone(), spawn)
     upstream = ScriptedUpstream(*answers)
     relay_options = RelayOptions(
         upstream,
@@ -147,6 +189,7 @@ async def relayed(
         1_000_000,
         1_000_000,
         set(),
+        health,
     )
     await relay(run, Plan(routes or [route(1)], attempts), relay_options)
     await asyncio.gather(*tasks)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
 import pytest
+import redis
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
+from streaming import route_states
 from streaming.credentials import decrypt
-from streaming.models import Model, Provider, Route
+from streaming.health import RouteState
+from streaming.models import Model, Provider, Route, take_out
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import CREDENTIAL, World
 
@@ -174,3 +184,67 @@ def test_missing_price_is_marked(login: Login, world: World) -> None:
     content = login("operator").get("/admin/streaming/model/").text
     assert content.count("no price") == 1
     assert "no route" in content
+
+
+# --- route states ---
+
+
+@pytest.fixture
+def shared(valkey: str, settings: Any) -> str:
+    settings.VALKEY_URL = valkey
+    return valkey
+
+
+def cool(route: Route, valkey_url: str, for_s: float) -> None:
+    state = RouteState(failures=3, level=1, until=time.time() + for_s, since=time.time(), reason="status 503")
+    with redis.Redis.from_url(valkey_url) as client:
+        client.hset(route_states.KEY, str(route.pk), orjson.dumps(asdict(state)))
+
+
+def test_cooling_route_shows_reason_and_time(login: Login, world: World, shared: str) -> None:
+    route = Route.objects.get()
+    cool(route, shared, 40)
+    for url in (reverse("admin:streaming_route_changelist"), reverse("admin:streaming_route_change", args=[route.pk])):
+        text = login("operator").get(url).text
+        assert "cooling down" in text
+        assert "status 503" in text
+        assert re.search(r"\b(39|40) s\b", text)
+
+
+def test_reset_asks_first(login: Login, world: World, shared: str) -> None:
+    route = Route.objects.get()
+    take_out(route.pk, "status 401")
+    cool(route, shared, 40)
+    url = reverse("admin:streaming_route_reset", args=[route.pk])
+    client = login("operator")
+    assert "within a second" in client.get(url).text
+    route.refresh_from_db()
+    assert route.out_reason == "status 401"
+    client.post(url)
+    route.refresh_from_db()
+    assert (route.out_since, route.out_reason) == (None, "")
+    assert route_states.read_all() == {}
+    assert LogEntry.objects.filter(object_id=str(route.pk)).exists()
+
+
+def test_finance_cannot_reset(login: Login, world: World) -> None:
+    url = reverse("admin:streaming_route_reset", args=[Route.objects.get().pk])
+    assert login("finance").post(url).status_code == 403
+
+
+def test_route_that_is_out_raises_an_alarm(login: Login, world: World) -> None:
+    take_out(Route.objects.get().pk, "status 401")
+    assert "A provider refuses our account" in login("operator").get("/admin/").text
+
+
+def test_new_credential_puts_routes_back(login: Login, world: World) -> None:
+    take_out(Route.objects.get().pk, "status 401")
+    provider = world.provider
+    fields = form(name=provider.name, base_url=provider.base_url, new_credential="sk-mended-credential")
+    assert login("operator").post(page(provider), fields).status_code == 302
+    assert Route.objects.get().out_since is None
+
+
+def test_routes_are_listed_without_redis(login: Login, world: World, settings: Any, tmp_path: Path) -> None:
+    settings.VALKEY_URL = f"unix://{tmp_path}/nobody.sock"
+    assert login("operator").get(reverse("admin:streaming_route_changelist")).status_code == 200
