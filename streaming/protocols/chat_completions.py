@@ -283,6 +283,12 @@ def _message_texts(message: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
     return ((key, text) for key, text in _pieces(0, message) if text)
 
 
+def _audio_ids(message: Mapping[str, Any]) -> list[str]:
+    """The id by which a later message can name this one's sound, which the provider keeps for an hour."""
+    id = _text(counts.inner(message, "audio").get("id"))
+    return [id] if id else []
+
+
 # --- answers and errors ---
 
 _INCOMPLETE = frozenset({
@@ -313,6 +319,7 @@ def read_answer(raw: bytes, options: MeterOptions) -> Answer:
         ended="incomplete" if finishes & _INCOMPLETE else "complete",
         usage=usage,
         texts=[text for _, text in pieces if text],
+        object_ids=[id for choice in choices for id in _audio_ids(counts.inner(choice, "message"))],
     )
 
 
@@ -441,6 +448,7 @@ class Meter:
 
     def _read_delta(self, index: int, delta: dict[str, Any]) -> bool | None:
         said: bool | None = False
+        self.object_ids += [id for id in _audio_ids(delta) if id not in self.object_ids]
         for key, text in _pieces(index, delta):
             if is_filler(text):
                 said = said or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any, NoReturn
 
 import orjson
@@ -21,6 +22,21 @@ def loads(raw: bytes) -> Any:
             return json.loads(raw.decode(), parse_constant=_refuse)
         except RecursionError:
             raise ValueError("the JSON nests too deep") from None
+
+
+def repeated_key(raw: bytes) -> str | None:
+    """A key that stands twice in one object of a valid JSON text. ValueError: it nests too deep to be read."""
+    repeated: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        if len({key for key, _ in pairs}) < len(pairs):
+            repeated.extend(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+
+    try:
+        json.loads(raw.decode(), object_pairs_hook=note)
+    except RecursionError:
+        raise ValueError("the JSON nests too deep") from None
+    return repeated[0] if repeated else None
 
 
 def dumps(value: Any) -> bytes:

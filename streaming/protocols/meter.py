@@ -47,9 +47,10 @@ class RequestFacts:
     choices: int = 1
     include_usage: bool = False
     service_tier: str = ""
-    stored: Mapping[str, str] = field(default_factory=dict)
-    """Stored objects that the request names, by field: `previous_response_id`, `container`, `conversation`,
-    `prompt.id`, `file_id`, `vector_store_ids`, `connector_id` -> the (first) id."""
+    stored: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Stored objects that the request names, by field, with all ids: `previous_response_id`, `container`, `audio.id`,
+    `conversation`, `prompt.id`, `file_id`, `vector_store_ids`, `connector_id`, `skill_id`, `item_reference`,
+    `previous_message_id`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,19 +13,35 @@ from streaming.protocols.meter import BadRequest
 # The letters of every key that is looked for lie in U+005F..U+007A, so these begin any other spelling of one.
 _ESCAPED_LETTERS = (b"\\u005", b"\\u006", b"\\u007")
 
-_NESTED_IDS = {
+_IDS = {
+    "previous_response_id": "previous_response_id",
+    "conversation": "conversation",
     "file_id": "file_id",
     "file_ids": "file_id",
     "vector_store_ids": "vector_store_ids",
     "connector_id": "connector_id",
+    "tunnel_id": "connector_id",  # of an MCP server in the provider account's own network
+    "skill_id": "skill_id",
+    "container": "container",  # code_interpreter: {"container": "cntr_…"}
+    "container_id": "container",  # a shell's environment, and earlier calls: "auto" goes on in their container
+    "audio": "audio.id",  # of an assistant's earlier message
 }
-_TOOL_IDS = {**_NESTED_IDS, "container": "container"}  # code_interpreter: {"container": "cntr_…"}
+"""Members that name stored objects, wherever they stand, and as what."""
+
+_MEMBERS = re.compile(rb'"(?:' + "|".join(_IDS).encode() + rb')"[ \t\n\r]*+:')
+
+_ONCE = ("model", "stream", "stream_options", "previous_response_id", "container", "conversation", "prompt", "thread")
+"""What we would read one way and the provider the other: fields that must not be repeated, beside the token limits."""
+
 _FREE_JSON = ("parameters", "input_schema", "schema", "metadata")
 """Values that hold whatever a customer wants, with any names."""
 
+_CUSTOM_SKILL = "skill_"
+"""What the ids of an account's own skills begin with; the vendors' have plain names."""
+
 
 def read_body(raw: bytes, limits: Collection[str]) -> dict[str, Any]:
-    """A request's JSON object, with a model. `limits`: the names of its token limits.
+    """A request's JSON object, with a model. `limits`: the names of its token limits, and what else must come once.
 
     BadRequest: no JSON, no object, no model, or a field twice that we would read one way and the provider the other.
     """
@@ -37,7 +54,7 @@ def read_body(raw: bytes, limits: Collection[str]) -> dict[str, Any]:
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise BadRequest("`model` is missing; set it to the id of one of the models of /v1/models.", param="model")
-    _refuse_repeated(raw, ("model", "stream", "stream_options", *limits))
+    _refuse_repeated(raw, (*_ONCE, *limits))
     return body
 
 
@@ -73,41 +90,81 @@ def text_of(body: Mapping[str, Any], name: str) -> str:
 # --- stored objects ---
 
 
-def stored_objects(raw: bytes, body: Mapping[str, Any]) -> dict[str, str]:
-    """The objects of the provider's account that a request names, by field, each with the first id."""
-    found = {name: id_ for name in ("previous_response_id", "container", "conversation") if (id_ := _id_of(body, name))}
-    prompt = body.get("prompt")
-    if isinstance(prompt, dict) and (id_ := text_of(prompt, "id")):
-        found["prompt.id"] = id_
-    if _mentions_ids(raw):
-        for root in ("input", "messages", "system"):
-            _collect(body.get(root), _NESTED_IDS, found)
-        _collect(body.get("tools"), _TOOL_IDS, found)
-    return found
+def stored_objects(raw: bytes, body: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The objects of the provider's account that a request names, by field; BadRequest where it could hide some.
+
+    `item_reference` stands for every input item that is but an id.
+    """
+    named = [("prompt.id", id) for id in _ids_in(counts.inner(body, "prompt"))]
+    if thread_id := text_of(counts.inner(body, "thread"), "previous_message_id"):
+        named.append(("previous_message_id", thread_id))
+    if "input" in body:
+        named += _references(raw, body["input"])
+    # A long conversation without any of the names is searched faster than walked.
+    if (mentioned := len(_MEMBERS.findall(raw))) or has_escaped_letters(raw):
+        named += _named_members(raw, body, mentioned)
+    found: dict[str, dict[str, None]] = {}
+    for name, id in named:
+        found.setdefault(name, {})[id] = None
+    return {name: tuple(ids) for name, ids in found.items()}
 
 
-def _id_of(body: Mapping[str, Any], name: str) -> str:
-    """The id of a field that is an id, or an object that has one."""
-    value = body.get(name)
-    return text_of(value, "id") if isinstance(value, dict) else text_of(body, name)
+def _references(raw: bytes, given: object) -> list[tuple[str, str]]:
+    """The input items that are references, of an input that no other one can hide."""
+    items = [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
+    if raw.count(b'"input"') > 1 + sum("input" in item for item in items):
+        _refuse_repeated(raw, ("input",))
+    return [("item_reference", item["id"]) for item in items if _is_reference(item)]
 
 
-def _mentions_ids(raw: bytes) -> bool:
-    """Whether the walk is worth it: a long conversation without any of the names is searched faster than walked."""
-    return has_escaped_letters(raw) or any(name.encode() in raw for name in _TOOL_IDS)
+def _is_reference(item: Mapping[str, Any]) -> bool:
+    """Whether an input item is but an id, whose content the provider would fetch from what it has stored.
+
+    The type may be left out. An image_generation_call without its result is how OpenAI documents the editing of an
+    earlier image.
+    """
+    if not text_of(item, "id"):
+        return False
+    kind = item.get("type")
+    if not kind:
+        return item.get("content") is None
+    return kind == "item_reference" or (kind == "image_generation_call" and not item.get("result"))
 
 
-def _collect(root: object, names: Mapping[str, str], found: dict[str, str]) -> None:
-    pending = [root]
+def _named_members(raw: bytes, body: Mapping[str, Any], mentioned: int) -> list[tuple[str, str]]:
+    """What members name, as (field, id). Where more are mentioned than seen, a repeated key may hide them."""
+    named: list[tuple[str, str]] = []
+    seen = 0
+    pending: list[Any] = [body]
     for node in pending:  # grows while it is walked: no recursion, so depth costs nothing
         if isinstance(node, list):
             pending += [item for item in node if isinstance(item, dict | list)]
         elif isinstance(node, dict):
             for key, value in _told(node):
-                if key in names and (id_ := _first_text(value)):
-                    found.setdefault(names[key], id_)
-                elif isinstance(value, dict | list):
+                if key in _IDS:
+                    seen += 1
+                    named += [(_IDS[key], id) for id in _ids_in(value) if _is_stored(key, value, id)]
+                if isinstance(value, dict | list):
                     pending.append(value)
+    if named or seen != mentioned or has_escaped_letters(raw):
+        _refuse_repeated_anywhere(raw)
+    return named
+
+
+def _is_stored(key: str, value: object, id: str) -> bool:
+    """Whether what a member names is kept in the provider's account: not sound as such, nor a vendor's own skill."""
+    if key == "audio":
+        return isinstance(value, dict)
+    return key != "skill_id" or id.startswith(_CUSTOM_SKILL)
+
+
+def _refuse_repeated_anywhere(raw: bytes) -> None:
+    try:
+        key = lenient_json.repeated_key(raw)
+    except ValueError as error:
+        raise BadRequest(f"The body cannot be read ({error}); send less nested JSON.") from None
+    if key is not None:
+        raise BadRequest(f"`{key[:100]}` stands twice in one object; send it once.", param=key[:100])
 
 
 def _told(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -116,13 +173,11 @@ def _told(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     return ((key, value) for key, value in node.items() if key not in _FREE_JSON and not (is_call and key == "input"))
 
 
-def _first_text(value: object) -> str:
-    """A text, the first text of a list, or the id of an object."""
-    if isinstance(value, list):
-        value = next((item for item in value if isinstance(item, str) and item), "")
+def _ids_in(value: object) -> list[str]:
+    """The ids in a value that is one, a list of them, or an object that has one."""
     if isinstance(value, dict):
         value = value.get("id")
-    return value if isinstance(value, str) else ""
+    return [id for id in (value if isinstance(value, list) else [value]) if isinstance(id, str) and id]
 
 
 # --- splicing ---

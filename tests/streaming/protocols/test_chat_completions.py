@@ -485,6 +485,14 @@ def test_real_output_is_seen(delta: dict[str, Any], texts: dict[Any, str]) -> No
     assert (meter.produced, meter.take_texts(), meter.take_texts()) == (True, texts, {})
 
 
+def test_sound_of_an_answer_is_noted() -> None:
+    meter, _ = fed(chunk({"audio": {"id": "audio_1"}}), chunk({"audio": {"id": "audio_1", "transcript": "Hi"}}))
+    assert meter.object_ids == ["audio_1"]
+    choice = {"index": 0, "message": {"audio": {"id": "audio_2", "data": "AAAA"}}, "finish_reason": "stop"}
+    answer = chat.read_answer(json.dumps({"choices": [choice]}).encode(), MeterOptions("gpt-test"))
+    assert (answer.ended, answer.object_ids) == ("complete", ["audio_2"])
+
+
 @pytest.mark.parametrize(
     "event",
     [

@@ -56,7 +56,7 @@ class TestRequest:
         body = {**ASKED, "stream": True, "service_tier": "auto", "container": "container_1"}
         facts = messages.read_request(orjson.dumps(body))
         assert (facts.model, facts.stream, facts.max_output) == ("claude-test", True, 100)
-        assert (facts.service_tier, facts.stored) == ("auto", {"container": "container_1"})
+        assert (facts.service_tier, facts.stored) == ("auto", {"container": ("container_1",)})
 
     @pytest.mark.parametrize("given", [None, [], "text", {}])
     def test_messages_are_required(self, given: object) -> None:
@@ -81,7 +81,7 @@ class TestRequest:
     def test_file_of_the_account_is_named(self) -> None:
         content = [{"type": "document", "source": {"type": "file", "file_id": "file_1"}}]
         facts = messages.read_request(orjson.dumps({**ASKED, "messages": [{"role": "user", "content": content}]}))
-        assert facts.stored == {"file_id": "file_1"}
+        assert facts.stored == {"file_id": ("file_1",)}
 
 
 class TestInputContent:

@@ -76,7 +76,7 @@ class TestRequest:
         }
         facts = responses.read_request(orjson.dumps(body))
         assert (facts.model, facts.stream, facts.max_output, facts.service_tier) == ("gpt-test", True, 50, "flex")
-        assert facts.stored == {"previous_response_id": "resp_0"}
+        assert facts.stored == {"previous_response_id": ("resp_0",)}
 
     def test_background_is_refused(self) -> None:
         with pytest.raises(BadRequest) as refused:
