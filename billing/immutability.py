@@ -4,9 +4,10 @@
 - A record on an open or paid invoice keeps its money and stays on it. No record, key or account is ever deleted.
 - An account's time zone and currency stay once it has records.
 
-Migration 0002 installs them. On SQLite a migration that changes one of these tables makes it anew, which loses its
-triggers and fails on those of other tables that name it; so there they are taken off before migrations that have
-something to do, and put back afterwards (`take_off_for_migrations`, `put_back`, connected in `billing.apps`).
+Migration 0002 installs them, with those that `billing.spending` keeps sums by. On SQLite a migration that changes one
+of these tables makes it anew, which loses its triggers and fails on those of other tables that name it; so there they
+are taken off before migrations that have something to do, and put back afterwards (`take_off_for_migrations`,
+`put_back`, connected in `billing.apps`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any, NamedTuple
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.recorder import MigrationRecorder
+
+from billing import spending
 
 MIGRATION = ("billing", "0002_immutable_invoices")
 
@@ -74,13 +77,16 @@ def install(connection: BaseDatabaseWrapper) -> None:
         for trigger in TRIGGERS:
             for statement in write(trigger, *_forbidden(trigger.name, columns[trigger.table], connection.vendor)):
                 cursor.execute(statement)
+        for sums in spending.TRIGGERS:
+            for statement in spending.statements(sums, connection.vendor):
+                cursor.execute(statement)
 
 
 def remove(connection: BaseDatabaseWrapper) -> None:
     """Take the triggers off. Repeatable; also where the tables are not there."""
     present = set(connection.introspection.table_names())
     with connection.cursor() as cursor:
-        for name, table, _ in TRIGGERS:
+        for name, table, _ in (*TRIGGERS, *spending.TRIGGERS):
             if connection.vendor == "sqlite":
                 cursor.execute(f"DROP TRIGGER IF EXISTS {name}")
             elif table in present:
@@ -109,7 +115,8 @@ def _some_missing(connection: BaseDatabaseWrapper) -> bool:
     }[connection.vendor]
     with connection.cursor() as cursor:
         cursor.execute(present)
-        return not {trigger.name for trigger in TRIGGERS} <= {name for (name,) in cursor.fetchall()}
+        ours = {trigger.name for trigger in (*TRIGGERS, *spending.TRIGGERS)}
+        return not ours <= {name for (name,) in cursor.fetchall()}
 
 
 def _columns(connection: BaseDatabaseWrapper) -> dict[str, list[str]]:

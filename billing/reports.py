@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
 from billing import money
-from billing.models import ApiKey, RollupDue, UsageRecord, UsageRollup
+from billing.models import ApiKey, BudgetMonth, RollupDue, UsageRecord, UsageRollup
 from billing.periods import local_day, next_month
 from billing.usage import BUCKETS
 
@@ -43,6 +43,17 @@ class Budget:
     def remaining_nanos(self) -> int | None:
         """What is left; below zero where the last request went past the limit."""
         return None if self.limit_nanos is None else self.limit_nanos - self.spent_nanos
+
+
+KeyMonth = tuple[int, dt.date]
+"""A key's id and the first day of a month in its account's zone."""
+
+
+class Spending(NamedTuple):
+    """What a key has spent in a month; the version grows with each change."""
+
+    spent_nanos: int
+    version: int
 
 
 def usage_by_day_and_model(key_id: int, start: dt.date, end: dt.date) -> list[DayUsage]:
@@ -85,6 +96,14 @@ def budget(key: ApiKey, now: dt.datetime) -> Budget:
     month = local_day(now, ZoneInfo(key.account.timezone)).replace(day=1)
     spent_nanos = sum(row.cost_nanos for row in usage_by_day_and_model(key.pk, month, next_month(month)))
     return Budget(month, key.monthly_budget_nanos, spent_nanos)
+
+
+def spendings(months: Collection[KeyMonth]) -> dict[KeyMonth, Spending]:
+    """What keys have spent in months, as the settlements left it: the very sum of the month's records."""
+    keys, firsts = {key_id for key_id, _ in months}, {month for _, month in months}
+    rows = BudgetMonth.objects.filter(api_key__in=keys, month__in=firsts)
+    found = {(row.api_key_id, row.month): Spending(row.spent_nanos, row.version) for row in rows}
+    return {wanted: found.get(wanted, Spending(0, 0)) for wanted in months}
 
 
 def request_detail(key_id: int, request_id: str) -> dict[str, Any] | None:

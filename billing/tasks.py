@@ -10,6 +10,7 @@ from celery.schedules import crontab
 from django.utils import timezone
 
 from billing import invoices, rollups
+from billing import sweep as sweeping
 from billing.models import Account
 from billing.periods import local_day
 
@@ -17,6 +18,7 @@ DRAFT_DAYS = 3
 """On so many first days of a month, last month's invoices are drafted anew: late usage still comes in."""
 
 BEAT_SCHEDULE = {
+    "sweep": {"task": "billing.tasks.sweep", "schedule": 25.0, "options": {"expires": 25}},
     "rebuild-rollups": {"task": "billing.tasks.rebuild_rollups", "schedule": 60.0, "options": {"expires": 60}},
     "draft-month": {"task": "billing.tasks.draft_month", "schedule": crontab(minute="10")},
 }
@@ -26,6 +28,12 @@ BEAT_SCHEDULE = {
 def rebuild_rollups() -> int:
     """Rebuild the roll-ups of all days that are due."""
     return rollups.rebuild_due()
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def sweep() -> int:
+    """Settle the streams of dead gateway processes; returns how many."""
+    return sweeping.sweep().streams
 
 
 @shared_task  # type: ignore[untyped-decorator]

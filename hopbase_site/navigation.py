@@ -25,10 +25,13 @@ GATEWAY: tuple[Page, ...] = (
 MONEY: tuple[Page, ...] = (
     (_("Invoices"), "request_quote", "billing_invoice_changelist", "billing.view_invoice"),
     (_("Prices"), "sell", "billing_price_changelist", "billing.view_price"),
+    (_("Adjustments"), "compare_arrows", "billing_adjustment_changelist", "billing.view_adjustment"),
+    (_("Spending"), "savings", "billing_budgetmonth_changelist", "billing.view_budgetmonth"),
     (_("Roll-ups"), "stacked_bar_chart", "billing_usagerollup_changelist", "billing.view_usagerollup"),
 )
 SYSTEM: tuple[Page, ...] = (
     (_("Attempts"), "replay", "billing_attempt_changelist", "billing.view_attempt"),
+    (_("Stored objects"), "inventory_2", "billing_storedobject_changelist", "billing.view_storedobject"),
     (_("Processes"), "memory", "billing_gatewayprocess_changelist", "billing.view_gatewayprocess"),
     (_("Roll-ups due"), "update", "billing_rollupdue_changelist", "billing.view_rollupdue"),
     (_("Users"), "person", "auth_user_changelist", "auth.view_user"),

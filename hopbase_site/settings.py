@@ -37,6 +37,7 @@ BODIES_BYTES = environment.count("HOPBASE_BODIES_BYTES", 512 * 1024 * 1024)
 BODY_TIMEOUT_S = environment.seconds("HOPBASE_BODY_TIMEOUT_S", 30.0)
 CHECKPOINT_S = environment.seconds("HOPBASE_CHECKPOINT_S", 2.0)
 DRAIN_S = environment.seconds("HOPBASE_DRAIN_S", 120.0)
+LEASE_S = environment.seconds("HOPBASE_LEASE_S", 60.0)
 SLOW_READER_S = environment.seconds("HOPBASE_SLOW_READER_S", 60.0)
 PUBLIC_URL = environment.text("HOPBASE_PUBLIC_URL", "http://127.0.0.1:8000")
 SELLER = {

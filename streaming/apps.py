@@ -8,3 +8,9 @@ class StreamingConfig(AppConfig):
     name = "streaming"
     verbose_name = _("Gateway")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from billing.sweep import process_lost
+        from streaming.limits.lost import give_back
+
+        process_lost.connect(give_back)

@@ -23,6 +23,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 class Client:
     """The client's side of a run: writes in order, never two at a time, and knows since when it waits.
 
+    `headers` go out with the status, and `limits` beside them: what our own limits leave, before what a provider's do.
+    `before_end` is called just before the last bytes: who reads them may send the next request at once.
     `name` resolves to the request's id once the open row is committed; it is awaited just before the first byte.
     """
 
@@ -34,6 +36,8 @@ class Client:
         self.last_write = clock()
         self.writing_since: float | None = None
         self.headers: Mapping[str, str] = {}
+        self.limits: Mapping[str, str] = {}
+        self.before_end: Callable[[], None] = lambda: None
         self._keepalive: asyncio.Task[None] | None = None
 
     def wait_for_name(self, name: Callable[[], Awaitable[str]]) -> None:
@@ -58,7 +62,8 @@ class Client:
         if self.started or self.left:
             return
         self.started = True
-        passed = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in self.headers.items()]
+        named = {**self.headers, **self.limits}
+        passed = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in named.items()]
         ids = [(b"x-request-id", name), (b"request-id", name)]
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *passed, *ids]})
 
@@ -78,6 +83,8 @@ class Client:
             if not self.started:
                 await self.start(200, STREAM_HEADERS)
             self.ended = not more
+            if not more:
+                self.before_end()
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
         finally:
             self.writing_since = None
@@ -91,6 +98,7 @@ class Client:
             return
         await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
         self.ended = True
+        self.before_end()
         if linger is not None:
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
             await linger()

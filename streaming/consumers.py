@@ -31,6 +31,7 @@ from streaming.catalogue import ModelEntry
 from streaming.client import Client, Send
 from streaming.counting import StreamCount
 from streaming.errors import ApiError
+from streaming.limits import Hold
 from streaming.protocols import CHAT_COMPLETIONS, MESSAGES, WireFormat
 from streaming.protocols.meter import BadRequest, RequestFacts
 from streaming.relay import answer_error
@@ -101,6 +102,12 @@ class ApiConsumer(AsyncHttpConsumer):  # type: ignore[misc]
             self.gateway.key_in_database, settings.KEY_PEPPER,
         )  # fmt: skip
 
+    async def counted_key(self) -> KeyEntry:
+        """The key of a request that uses no tokens, counted against its requests per minute."""
+        key = await self.key()
+        self.client.limits = await self.gateway.limits.admit_bare(self.id, key, dt.datetime.now(dt.UTC))
+        return key
+
     async def answer_json(self, value: Any) -> None:
         """A whole answer."""
         await self.client.answer(200, [(b"content-type", JSON)], orjson.dumps(value))
@@ -139,9 +146,11 @@ class RelayConsumer(ApiConsumer):
             )
         key = await self.key()
         raw = await self._read_body()
+        self.hold: Hold | None = None
         try:
-            task, run = self._begin(key, raw)
+            task, run = await self._begin(key, raw)
         except BaseException:
+            self.gateway.limits.drop(self.hold)
             self.gateway.bodies.release(len(raw))
             raise
         await self._race(task, run)
@@ -184,17 +193,19 @@ class RelayConsumer(ApiConsumer):
         self.body_is_open = message.get("more_body", False)
         return message.get("body", b""), message.get("more_body", False)
 
-    def _begin(self, key: KeyEntry, raw: bytes) -> tuple[asyncio.Task[None], Run]:
+    async def _begin(self, key: KeyEntry, raw: bytes) -> tuple[asyncio.Task[None], Run]:
         facts = read_facts(self.wire, raw)
         model = allowed_model(self.gateway.catalogue.models, key, facts.model)
         routes = ordered(model, self.wire.name, lambda routes, weights: random.choices(routes, weights)[0])  # noqa: S311
-        refuse_stored_objects(facts, all(route.provider.stored_objects == "shared" for route in routes))
+        if facts.stored:
+            routes = await self.gateway.stored.routes_for(key.account.id, facts.stored, routes)
         if not routes:
             raise ApiError(
                 "no_available_route", f"No route to {model.name} is available for this API. Try another model."
             )
         routes = self.gateway.health.usable(routes)
         started_at = dt.datetime.now(dt.UTC)
+        await self._admit(key, raw, facts, started_at)
         row = None
         if self.billed:
             row = open_row(
@@ -213,9 +224,20 @@ class RelayConsumer(ApiConsumer):
             id=self.id, wire=self.wire, facts=facts, raw=raw, key=key, model=model, client=self.client,
             count=StreamCount(self.wire is MESSAGES), headers=self.scope["headers"],
             query="?beta=true" if self.query().get("beta") == "true" else "", started_at=started_at,
-            retry_count=_retry_count(self.headers),
+            retry_count=_retry_count(self.headers), hold=self.hold,
         )  # fmt: skip
         return self.gateway.begin(run, Plan(routes, settings.MAX_ATTEMPTS), row), run
+
+    async def _admit(self, key: KeyEntry, raw: bytes, facts: RequestFacts, now: dt.datetime) -> None:
+        """Count the request against its key's limits; ApiError is their refusal."""
+        limits = self.gateway.limits
+        if not self.billed:
+            self.client.limits = await limits.admit_bare(self.id, key, now)
+            return
+        self.hold = await limits.admit(self.id, key, raw, facts, now)
+        if (hold := self.hold) is not None:
+            self.client.limits = hold.headers
+            self.client.before_end = lambda: limits.ended(hold)
 
     async def _race(self, task: asyncio.Task[None], run: Run) -> None:
         """Wait for the relay's end or the client's, whichever comes first."""
@@ -259,28 +281,11 @@ def allowed_model(models: Mapping[str, ModelEntry], key: KeyEntry, name: str) ->
     return model
 
 
-NOT_FOUND_CODES = {
-    "previous_response_id": "previous_response_not_found",
-    "container": "container_not_found",
-}
-
-
-def refuse_stored_objects(facts: RequestFacts, shared: bool) -> None:
-    """Objects stored with the provider are every customer's there: refused unless they are marked as shared."""
-    if shared:
-        return
-    for name, value in facts.stored.items():
-        code = NOT_FOUND_CODES.get(name, "unsupported_parameter")
-        if code == "unsupported_parameter":
-            raise ApiError(code, f"`{name}` is not supported here: send the content itself.", param=name)
-        raise ApiError(code, f"`{name}` {value[:100]!r} was not found.", param=name)
-
-
 class ModelsConsumer(ApiConsumer):
     """GET /v1/models and /v1/models/{id}: one body that both SDK families read."""
 
     async def respond(self) -> None:
-        key = await self.key()
+        key = await self.counted_key()
         names = sorted(
             name for name in self.gateway.catalogue.models if key.allowed_models is None or name in key.allowed_models
         )
@@ -309,7 +314,7 @@ class UsageConsumer(ApiConsumer):
     """GET /v1/usage: the calling key's usage and budget for a period."""
 
     async def respond(self) -> None:
-        key = await self.key()
+        key = await self.counted_key()
         try:
             page = await self.gateway.in_database(billing_views.usage, key.id, self.query(), dt.datetime.now(dt.UTC))
         except billing_views.BadQuery as error:
@@ -347,7 +352,8 @@ class ReadyConsumer(ApiConsumer):
 
     async def respond(self) -> None:
         problems = self.gateway.problems()
-        body = orjson.dumps({"status": "unavailable" if problems else "ready", "problems": problems})
+        told = [*problems, *self.gateway.impairments()]
+        body = orjson.dumps({"status": "unavailable" if problems else "ready", "problems": told})
         await self.client.answer(503 if problems else 200, [(b"content-type", JSON)], body)
 
 

@@ -131,7 +131,7 @@ def failure_of_status(
     status: int,
     error: ProviderError,
     *,
-    original: tuple[int, bytes, str],
+    original: tuple[int, bytes, str] | None,
     headers: Mapping[str, str],
     retry_after_s: float | None,
 ) -> Failure:
@@ -173,7 +173,7 @@ def answer_for(failures: list[Failure]) -> ApiError:
 
 
 def _refused(failure: Failure) -> ApiError:
-    if failure.original is None:  # an error event before any output
+    if failure.original is None:  # an error event before any output, or a body that never came whole
         return ApiError(
             "invalid_request_error", failure.message or "The provider refused the request.", status=failure.status
         )

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
 import logging
+import os
+import socket
+import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from uuid import UUID
@@ -15,18 +21,24 @@ from django.db import DatabaseError, connections
 from uuid_utils.compat import uuid7
 
 from billing.catalogue import KeyEntry
-from billing.ledger import Ledger, LedgerUnavailable, OpenRow
+from billing.ledger import Journal, Ledger, LedgerUnavailable, OpenRow, ProcessRow
+from billing.processes import Folder, ProcessLock
+from billing.reports import spendings
+from billing.sweep import sweep_at_start
 from streaming import metrics
-from streaming.catalogue import Catalogue, CataloguePoller
+from streaming.catalogue import Catalogue, CataloguePoller, RouteEntry
+from streaming.checkpoints import Checkpoints
 from streaming.counting import Counting
 from streaming.errors import ApiError
 from streaming.health import RouteHealth
+from streaming.limits import Limits
 from streaming.models import take_out
 from streaming.relay import RelayOptions, relay, tell_error
 from streaming.route_states import RouteStates
 from streaming.routes import Plan
 from streaming.runs import Run
 from streaming.settlement import Settlements
+from streaming.stored_objects import StoredObjects
 from streaming.ticker import Ticker, Timing
 from streaming.upstream import Upstream
 
@@ -36,6 +48,10 @@ Result = TypeVar("Result")
 SHARE_S = 1.0
 OPEN_ROW_S = 2.0
 """How long the first byte waits for its open row: after that the database counts as down."""
+SETTLE_S = 10.0
+"""How long the end of the process waits for the last bills; what is not written then waits in the journal."""
+LAST_TRY_S = 2.0
+"""The same once more, where the database is away already."""
 
 
 class Bodies:
@@ -65,13 +81,21 @@ class Gateway:
         self.draining = False
         self.runs: set[Run] = set()
         self._poller = CataloguePoller(self.catalogue)
-        self._ledger = Ledger()
+        self._folder = Folder(settings.VAR_DIR)
+        self._lock: ProcessLock | None = None
+        self._leaving = threading.Event()
+        self._ledger = Ledger(journal=Journal(self._folder.journal_path(self.process)))
         self._counting = Counting()
         self._database = ThreadPoolExecutor(max_workers=4, thread_name_prefix="database")
+        self.stored = StoredObjects(self._ledger.remember, self.in_database)
         self._tasks: set[asyncio.Task[None]] = set()
         self._drains: dict[int, int] = {}
         self._route_states = RouteStates(settings.VALKEY_URL)
         self.health = RouteHealth(self._route_states, self._take_out, self.spawn, time.time)
+        self.limits = Limits(
+            settings.VALKEY_URL, self.process, lambda months: self.in_database(spendings, months),
+            self.catalogue.billing.price_at, self.spawn, lease_s=settings.LEASE_S, raise_s=settings.CHECKPOINT_S,
+        )  # fmt: skip
         self._starting: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -83,6 +107,7 @@ class Gateway:
 
     async def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._lock = await asyncio.to_thread(self._folder.hold, self.process)  # before anything of ours is written
         await self.in_database(self.catalogue.refresh)
         self._poller.start()
         self._ledger.start()
@@ -90,14 +115,22 @@ class Gateway:
         timing = Timing(
             settings.KEEPALIVE_S, settings.KEEPALIVE_BEFORE_HEADERS_S, settings.SLOW_READER_S, settings.CHECKPOINT_S
         )
-        self._ticker = Ticker(timing, self._counting, time.monotonic)
+        label = f"{socket.gethostname()}:{os.getpid()}"[:100]
+        checkpoints = Checkpoints(
+            ProcessRow(self.process, label, dt.datetime.now(dt.UTC)), self.runs, self._counting,
+            self._ledger.checkpoint, self._release_body, time.monotonic,
+        )  # fmt: skip
+        self._ticker = Ticker(timing, checkpoints.round, time.monotonic)
         self._upstream = Upstream(settings.CONNECT_TIMEOUT_S)
         self._options = RelayOptions(
             self._upstream, self._ticker.streams, time.monotonic, self.spawn, settings.MAX_EVENT_BYTES,
-            settings.MAX_ANSWER_BYTES, set(), self.health,
+            settings.MAX_ANSWER_BYTES, set(), self.health, self._remember,
         )  # fmt: skip
         self._settlements = Settlements(self._ledger, self._counting, self.catalogue.billing.price_at)
-        self._ticking = [asyncio.ensure_future(self._ticker.run()), asyncio.ensure_future(self._share_states())]
+        self._ticking = [
+            asyncio.ensure_future(work) for work in (self._ticker.run(), self._share_states(), self._tend_limits())
+        ]
+        threading.Thread(target=sweep_at_start, args=(self._leaving,), name="sweep", daemon=True).start()
 
     async def _share_states(self) -> None:
         """Learn once a second which routes the other processes found wanting, or an operator reset."""
@@ -105,6 +138,16 @@ class Gateway:
             if (shared := await self._route_states.read()) is not None:
                 self.health.take_over(shared)
             metrics.COOLING.set(self.health.cooling())
+            metrics.JOURNAL.set(self._ledger.journal_bytes)
+            await asyncio.sleep(SHARE_S)
+
+    async def _tend_limits(self) -> None:
+        """Renew once a second what this process holds of keys' limits, as far as it is due."""
+        while True:
+            try:
+                await self.limits.beat()
+            except Exception:  # whatever it is, leases must not run out for it
+                log.exception("limits were not tended")
             await asyncio.sleep(SHARE_S)
 
     async def _take_out(self, route_id: int, reason: str) -> bool:
@@ -115,6 +158,9 @@ class Gateway:
             log.error("route %d could not be marked as out: %s", route_id, type(error).__name__)
             return False
         return True
+
+    def _remember(self, run: Run, route: RouteEntry, ids: Sequence[str]) -> None:
+        self.stored.brought(run.key.account.id, run.id, route, ids)
 
     async def in_database(self, read: Callable[..., Result], *arguments: Any) -> Result:
         """Run a synchronous read in a thread of its own; its connection goes back afterwards."""
@@ -159,6 +205,9 @@ class Gateway:
     def begin(self, run: Run, plan: Plan, row: OpenRow | None) -> asyncio.Task[None]:
         """Relay a run; it is settled when the returned task is done, however that comes about."""
         self.runs.add(run)
+        run.opened = row
+        if run.hold is not None:
+            run.hold.counted = lambda: run.counted or (0, 0)
         metrics.OPEN_STREAMS.inc()
         task = asyncio.ensure_future(self._conduct(run, plan))
         task.add_done_callback(lambda ended: self.spawn(self._finish(run, row, ended)))
@@ -179,21 +228,33 @@ class Gateway:
             await tell_error(run, ApiError("internal_error", "The gateway failed to relay this request."))
 
     async def _finish(self, run: Run, row: OpenRow | None, ended: asyncio.Task[None]) -> None:
+        self.limits.ended(run.hold)
+        used: int | None = None if run.ending or ended.cancelled() else 0
+        billed_at: dt.datetime | None = None
         try:
             if ended.cancelled():
                 _leave(run)
             if row is not None and run.ending:
                 settled = await self._settlements.settle(run, row)
+                used, billed_at = settled.usage.total_input + settled.usage.output, settled.ended_at
                 _count(run, settled.ending, settled.metering, settled.usage.buckets())
             elif row is not None:
                 self._ledger.discard(row.id)
+        except LedgerUnavailable:
+            log.error("the bill of %s was not written before the end: it waits in the journal", run.id)
         finally:
-            self.bodies.release(len(run.raw))
+            self.limits.settle(run.hold, used, billed_at)
+            self._release_body(run)
             self.runs.discard(run)
             if run.drains is not None:
                 self._drains[run.drains] -= 1
             metrics.OPEN_STREAMS.dec()
             metrics.UNSETTLED.set(self._ledger.depth)
+
+    def _release_body(self, run: Run) -> None:
+        """Let a request's body go: its input is counted and no attempt follows, or all is over."""
+        self.bodies.release(len(run.raw))
+        run.raw, run.facts = b"", dataclasses.replace(run.facts, body={})
 
     def client_left(self, run: Run, task: asyncio.Task[None]) -> None:
         """The client is gone: a whole answer is read to its end, a stream cancelled or drained."""
@@ -224,6 +285,10 @@ class Gateway:
             problems.append("database")
         return problems
 
+    def impairments(self) -> list[str]:
+        """What is away though requests go on without it."""
+        return [] if self.limits.available else ["redis"]
+
     def begin_drain(self) -> None:
         """Take no new request from now on; whatever still runs after the drain time is ended and billed."""
         if not self.draining:
@@ -247,16 +312,29 @@ class Gateway:
             return
         self.begin_drain()
         self._end_runs()
-        while self._tasks or self.runs:
-            await asyncio.wait([*self._tasks, asyncio.ensure_future(asyncio.sleep(0.05))])
+        with contextlib.suppress(TimeoutError):  # a database that is away
+            async with asyncio.timeout(SETTLE_S if self._ledger.available else LAST_TRY_S):
+                while self._tasks or self.runs:
+                    await asyncio.wait([*self._tasks, asyncio.ensure_future(asyncio.sleep(0.05))])
         for task in self._ticking:
             task.cancel()
         await self._route_states.aclose()
+        await self.limits.aclose()
         self._poller.stop()
         await self._upstream.aclose()
-        await asyncio.to_thread(self._ledger.stop, 10.0)
+        await asyncio.to_thread(self._leave)
         self._counting.stop()
         self._database.shutdown(wait=False)
+
+    def _leave(self) -> None:
+        """Write the last bills and go, leaving nothing to sweep; else what is left is for whoever takes our lock."""
+        self._leaving.set()
+        self._ledger.leave(self.process)
+        all_written = self._ledger.stop(SETTLE_S if self._ledger.available else LAST_TRY_S)
+        if self._lock is not None:
+            if all_written:
+                self._lock.remove()
+            self._lock.close()
 
 
 async def _committed(opened: Future[str]) -> str:

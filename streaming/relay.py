@@ -38,6 +38,7 @@ from streaming.upstream import BROKEN, Upstream, UpstreamAnswer, request_headers
 LINGER_S = 1.0
 """How long the rest of a provider's body is read after the terminal event, so that the connection can be used again."""
 MAX_ERROR_BYTES = 1024 * 1024
+ERROR_BODY_S = 5.0
 CUT = GatewayError(502, "upstream_error", "api_error", INTERRUPTED)
 INTERRUPTIONS: dict[Interruption, tuple[str, GatewayError]] = {
     "stalled": ("stalled", CUT),
@@ -62,7 +63,7 @@ class RelayOptions:
     """What a process relays with.
 
     `spawn` runs a coroutine that outlives the request; `no_usage_asked` remembers the routes whose provider refuses
-    stream_options.
+    stream_options; `remember` is told which stored objects the client is about to learn of.
     """
 
     upstream: Upstream
@@ -73,6 +74,7 @@ class RelayOptions:
     max_answer_bytes: int
     no_usage_asked: set[int]
     health: RouteHealth
+    remember: Callable[[Run, RouteEntry, Sequence[str]], None]
 
 
 async def relay(run: Run, plan: Plan, options: RelayOptions) -> None:
@@ -162,16 +164,34 @@ async def _post(run: Run, report: AttemptReport, options: RelayOptions) -> Upstr
 
 
 async def _raise_for_answer(run: Run, report: AttemptReport, answer: UpstreamAnswer) -> None:
-    if answer.encoding not in ("", "gzip"):
+    if 200 <= answer.status < 300:
         raise AttemptFailed(Failure("failed", f"the answer's content encoding is {answer.encoding[:20]!r}"))
-    raw = await answer.read(MAX_ERROR_BYTES)
-    error = run.wire.read_error(answer.status, raw)
-    original = (answer.status, scrub(raw, _hidden(run, report)), answer.content_type or "application/json")
+    raw = await _error_body(answer)
+    error = run.wire.read_error(answer.status, raw or b"")
+    original = None
+    if raw is not None:
+        original = (answer.status, scrub(raw, _hidden(run, report)), answer.content_type or "application/json")
     raise AttemptFailed(
         failure_of_status(
             answer.status, error, original=original, headers=answer.passed_headers, retry_after_s=_retry_after_s(answer)
         )
     )
+
+
+async def _error_body(answer: UpstreamAnswer) -> bytes | None:
+    """The body of an error; None when it breaks off, does not end, is huge or unreadable: the status says most."""
+    if answer.encoding not in ("", "gzip"):
+        return None
+    body = bytearray()
+    try:
+        async with asyncio.timeout(ERROR_BODY_S):
+            async for chunk in answer.chunks():
+                body += chunk
+                if len(body) > MAX_ERROR_BYTES:
+                    return None
+    except (TimeoutError, *BROKEN):
+        return None
+    return bytes(body)
 
 
 def _retry_after_s(answer: UpstreamAnswer) -> float | None:
@@ -222,7 +242,7 @@ async def _stream(run: Run, report: AttemptReport, options: RelayOptions) -> Non
             await _pass_on(run, report, live, passage, options)
     except TimeoutError:
         assert live is not None
-        await _interrupted(run, report, live, passage)
+        await _interrupted(run, report, live, passage, options)
     finally:
         _note_usage(report, passage)
         if live is not None:
@@ -250,6 +270,8 @@ async def _pass_on(run: Run, report: AttemptReport, live: Live, passage: Passage
                 if passage.new_output:
                     live.last_output = options.clock()
                     _note_output(run, report, live, passage, options.health)
+                if passage.meter.produced:
+                    _note_objects(run, report, passage.meter.object_ids, options)
                 if passage.ended is not None:
                     break
                 if data:
@@ -261,7 +283,7 @@ async def _pass_on(run: Run, report: AttemptReport, live: Live, passage: Passage
             run.reason = str(error)
             passage.ended = "cut"
         lingering = passage.ended in ("complete", "incomplete", "error")
-        await _end(run, report, passage, data)
+        await _end(run, report, passage, data, options)
     finally:
         if lingering:
             options.spawn(_linger(answer))
@@ -284,13 +306,20 @@ def _note_output(run: Run, report: AttemptReport, live: Live, passage: Passage, 
         health.has_output(report.route.id)
 
 
+def _note_objects(run: Run, report: AttemptReport, ids: Sequence[str], options: RelayOptions) -> None:
+    """Tell whose these objects are, before the client can name them to us."""
+    if len(ids) > len(report.object_ids):
+        report.object_ids = tuple(ids)
+        options.remember(run, report.route, report.object_ids)
+
+
 def _note_usage(report: AttemptReport, passage: Passage) -> None:
     report.object_ids = passage.meter.object_ids
     if (reported := passage.meter.usage()) is not None:
         report.usage = reported.raw
 
 
-async def _end(run: Run, report: AttemptReport, passage: Passage, data: bytes) -> None:
+async def _end(run: Run, report: AttemptReport, passage: Passage, data: bytes, options: RelayOptions) -> None:
     """The provider's stream is over: what is left for the client, and what to call it."""
     if passage.ended is None:
         data += passage.close()
@@ -298,6 +327,7 @@ async def _end(run: Run, report: AttemptReport, passage: Passage, data: bytes) -
     if not meter.produced:
         _raise_unless_paid(ended, passage, run)
         data = passage.release()
+    _note_objects(run, report, meter.object_ids, options)
     run.meter = meter
     run.ending = ENDINGS[ended]
     if meter.error is not None or passage.field_error:
@@ -333,11 +363,11 @@ def _failure_of_event(error: ProviderError, meter_message: bool) -> Failure:
     )  # fmt: skip
 
 
-async def _interrupted(run: Run, report: AttemptReport, live: Live, passage: Passage) -> None:
+async def _interrupted(run: Run, report: AttemptReport, live: Live, passage: Passage, options: RelayOptions) -> None:
     """The deadline passed: by the ticker (silence, a slow reader, the end of a drain), an operator or a shutdown."""
     why = live.interruption
     if why == "patience":
-        await _end(run, report, passage, passage.close())
+        await _end(run, report, passage, passage.close(), options)
         return
     run.meter = passage.meter
     if why in ("slow_reader", "drained"):
@@ -394,13 +424,13 @@ async def _whole(run: Run, report: AttemptReport, options: RelayOptions) -> None
 
 async def _answer(run: Run, report: AttemptReport, answer: UpstreamAnswer, raw: bytes, options: RelayOptions) -> None:
     read = run.wire.read_answer(raw, _meter_options(run, report))
-    report.object_ids = read.object_ids
     if read.usage is not None:
         report.usage = read.usage.raw
     if read.ended == "error":
         raise AttemptFailed(_failure_of_hollow(read.error))
     report.first_output_at = options.clock()
     run.answer, run.produced = read, True
+    _note_objects(run, report, read.object_ids, options)
     run.ending = ENDINGS[read.ended]
     run.first_output_at = dt.datetime.now(dt.UTC)
     run.client.headers = answer.passed_headers

@@ -10,21 +10,15 @@ import logging
 from collections.abc import Mapping
 
 import orjson
-import redis
-import redis.asyncio
 from django.conf import settings
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from streaming.health import RouteState
+from streaming.redis_client import AWAY, connect, connect_synchronously
 
 log = logging.getLogger(__name__)
 
 KEY = "hopbase:routes"
 PROBE_KEY = "hopbase:probe:{}"
-ANSWER_S = 1.0
-AWAY = (RedisError, OSError, TimeoutError)
 
 
 def _state(value: bytes | str) -> RouteState | None:
@@ -44,10 +38,7 @@ class RouteStates:
     """The hash as the gateway's event loop sees it. `available`: whether Redis answered the last time."""
 
     def __init__(self, url: str) -> None:
-        # One try: the client's default is to try for seconds, and a request may wait for it.
-        self._redis = redis.asyncio.from_url(
-            url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S, retry=_no_retry_async()
-        )
+        self._redis = connect(url)
         self.available = True
 
     async def read(self) -> dict[int, RouteState] | None:
@@ -103,23 +94,13 @@ class RouteStates:
         return False
 
 
-def _no_retry_async() -> redis.asyncio.retry.Retry:
-    return redis.asyncio.retry.Retry(NoBackoff(), 0)
-
-
 # --- for the admin, synchronously ---
-
-
-def _client() -> redis.Redis:
-    return redis.Redis.from_url(
-        settings.VALKEY_URL, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S, retry=Retry(NoBackoff(), 0)
-    )
 
 
 def read_all() -> dict[int, RouteState] | None:
     """The states that the processes share; None when Redis is away."""
     try:
-        with _client() as client:
+        with connect_synchronously(settings.VALKEY_URL) as client:
             return _states(client.hgetall(KEY))
     except AWAY:
         return None
@@ -128,7 +109,7 @@ def read_all() -> dict[int, RouteState] | None:
 def reset(route_id: int) -> bool:
     """End a route's cool-down in every process, within a second; False when Redis is away."""
     try:
-        with _client() as client:
+        with connect_synchronously(settings.VALKEY_URL) as client:
             client.hdel(KEY, str(route_id))
             client.delete(PROBE_KEY.format(route_id))
     except AWAY:

@@ -6,6 +6,7 @@ A `Run` outlives whatever cancels the relay: what it holds when the relay ends i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,13 @@ from typing import Any, Literal
 from uuid import UUID
 
 from billing.catalogue import KeyEntry
+from billing.ledger import OpenRow
+from billing.usage import ReportedUsage
 from streaming.catalogue import ModelEntry, RouteEntry
 from streaming.client import Client
 from streaming.counting import StreamCount
 from streaming.errors import Failure
+from streaming.limits import Hold
 from streaming.passage import Passage
 from streaming.protocols import WireFormat
 from streaming.protocols.meter import Answer, RequestFacts, StreamMeter
@@ -48,7 +52,9 @@ class Run:
     """One client request, from its admission to its bill.
 
     `ending` is "" until it is known; `meter` reads the attempt that the client gets, `answer` is a non-stream one;
-    `drains` is the provider whose drain place a run without a client takes.
+    `drains` is the provider whose drain place a run without a client takes. `opened` is its open row, if it is billed;
+    `told` what the last checkpoint said of it, `counted` the tokens of input and output then, `input_handed` whether
+    its input has gone to be counted; `hold` is what it holds of its key's limits.
     """
 
     id: UUID
@@ -74,6 +80,11 @@ class Run:
     reason: str = ""
     first_output_at: dt.datetime | None = None
     live: Live | None = None
+    opened: OpenRow | None = None
+    told: tuple[int, float | None, ReportedUsage | None] | None = (1, None, None)
+    counted: tuple[int, int] | None = None
+    input_handed: bool = False
+    hold: Hold | None = None
 
     @property
     def route(self) -> RouteEntry | None:
@@ -109,10 +120,21 @@ class Live:
         return self.passage is not None and self.passage.saw_id_or_retry
 
     def interrupt(self, why: Interruption) -> None:
-        """End the attempt: the relay's deadline passes now, with a reason."""
+        """End the attempt: the relay's deadline passes now, with a reason. One that has ended stays as it is."""
         if self.interruption is None and not self.deadline.expired():
-            self.interruption = why
-            self.deadline.reschedule(asyncio.get_running_loop().time())
+            with contextlib.suppress(RuntimeError):  # nobody waits under the deadline any more
+                self.deadline.reschedule(asyncio.get_running_loop().time())
+                self.interruption = why
+
+    @property
+    def produced(self) -> bool:
+        """Whether the attempt's stream has had real output."""
+        return self.passage is not None and self.passage.meter.produced
+
+    @property
+    def reported(self) -> ReportedUsage | None:
+        """What the attempt's stream has reported so far."""
+        return self.passage.meter.usage() if self.passage is not None else None
 
     def take_texts(self) -> Mapping[Any, str]:
         """The output text that is not counted yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import logging
 from collections.abc import Callable
 from uuid import UUID
 
@@ -17,6 +18,10 @@ from streaming.counting import Counting
 from streaming.protocols.meter import RequestFacts
 from streaming.runs import AttemptReport, Run
 
+log = logging.getLogger(__name__)
+
+COMPARE_S = 0.5
+"""How long a bill that needs no count waits for one."""
 FINISHED = frozenset({"complete", "incomplete"})
 PriceOf = Callable[[str, dt.datetime], PriceVersion | None]
 
@@ -49,12 +54,21 @@ class Settlements:
         return settled
 
     async def _counted(self, run: Run, reported: ReportedUsage | None) -> tuple[int, int] | None:
-        """Counted input and output, where they decide about the bill."""
-        if not to_be_counted(reported, produced=run.produced, finished=run.ending in FINISHED):
+        """Counted input and output, where they decide about the bill; else kept where a checkpoint has begun them."""
+        decides = to_be_counted(reported, produced=run.produced, finished=run.ending in FINISHED)
+        if not decides and run.counted is None:
             return None
-        if run.count.input is None:
-            await asyncio.wrap_future(self._counting.add_input(run.count, run.wire.input_content(run.facts.body)))
-        return await asyncio.wrap_future(self._counting.totals(run.count, _texts(run)))
+        wire, body = run.wire, run.facts.body
+        content = (lambda: wire.input_content(body)) if decides else None
+        totals = asyncio.wrap_future(self._counting.totals(run.count, _texts(run), content, bill=bool(decides)))
+        try:
+            async with asyncio.timeout(None if decides else COMPARE_S):
+                return await totals
+        except TimeoutError:  # kept for comparison alone: a bill does not wait long for it
+            return None
+        except Exception:
+            log.exception("no count of %s: its bill holds what the last checkpoint counted", run.id)
+            return run.counted
 
 
 def _reported(run: Run) -> ReportedUsage | None:

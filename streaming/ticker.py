@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streaming.counting import Counting
 from streaming.runs import Live
 
 
@@ -30,11 +29,11 @@ class Timing:
 
 
 class Ticker:
-    """Looks at every live stream once per tick."""
+    """Looks at every live stream once per tick. `checkpoint` is called every `checkpoint_s`, and must not block."""
 
-    def __init__(self, timing: Timing, counting: Counting, clock: Callable[[], float]) -> None:
+    def __init__(self, timing: Timing, checkpoint: Callable[[], None], clock: Callable[[], float]) -> None:
         self.streams: set[Live] = set()
-        self._timing, self._counting, self._clock = timing, counting, clock
+        self._timing, self._checkpoint, self._clock = timing, checkpoint, clock
         self._next_checkpoint = 0.0
 
     async def run(self) -> None:
@@ -49,13 +48,7 @@ class Ticker:
             look_at(live, now, self._timing)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._timing.checkpoint_s
-            self._count()
-
-    def _count(self) -> None:
-        """Hand the new text of all streams to the tokenizer thread, so that none grows without bound."""
-        work = [(live.run.count, texts) for live in self.streams if (texts := live.take_texts())]
-        if work:
-            self._counting.add(work)
+            self._checkpoint()
 
 
 def look_at(live: Live, now: float, timing: Timing) -> None:

@@ -7,13 +7,20 @@ provider's body is read in the transport's own chunks; gzip that comes unasked i
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import socket
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import aiohttp
 import httpx
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.helpers import _EXC_SENTINEL
+from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
+from httpx_aiohttp.transport import AiohttpResponseStream
 
 from streaming.catalogue import ProviderEntry
 from streaming.errors import AttemptFailed, Failure
@@ -25,7 +32,16 @@ RATELIMIT_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-")
 REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "cf-ray")
 MAX_CONNECTIONS = 20_000
 IDLE_CONNECTION_S = 30.0
+READ_BYTES = 16 * 1024
+"""What is read of a body at a time; aiohttp holds twice as much unread, so that a slow reader costs little memory."""
 INFLATE_STEP = 64 * 1024
+READER = "hopbase_reader"
+REFUSED_ADDRESS = "the provider's address is link-local or a metadata service"
+METADATA_ADDRESSES = frozenset(
+    ipaddress.ip_address(address)
+    # AWS over IPv6, Alibaba Cloud, Oracle Cloud; the others are link-local.
+    for address in ("fd00:ec2::254", "100.100.100.200", "192.0.0.192")
+)
 
 
 class Upstream:
@@ -33,13 +49,15 @@ class Upstream:
 
     def __init__(self, connect_timeout_s: float) -> None:
         self._timeout = {"connect": connect_timeout_s, "read": None, "write": None, "pool": connect_timeout_s}
-        self._client = httpx.AsyncClient(transport=AiohttpTransport(client=_session), follow_redirects=False)
+        self._client = httpx.AsyncClient(transport=Transport(client=_session), follow_redirects=False)
 
     async def post(
         self, provider: ProviderEntry, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]], query: str = ""
     ) -> UpstreamAnswer:
         """Send a request and return the answer as soon as its headers are there; AttemptFailed when it never comes."""
         url = f"{provider.base_url.rstrip('/')}/{path}{query}"
+        if is_literal_and_refused(httpx.URL(url).host):
+            raise AttemptFailed(Failure("failed", REFUSED_ADDRESS))
         request = httpx.Request(
             "POST",
             url,
@@ -51,6 +69,8 @@ class Upstream:
             response = await self._client.send(request, stream=True)
         except httpx.TransportError as error:
             raise AttemptFailed(_unreachable(error)) from None
+        except aiohttp.ClientError as error:  # the transport knows no name for it: an answer that is no HTTP
+            raise AttemptFailed(Failure("failed", f"no HTTP answer: {type(error).__name__}")) from None
         return UpstreamAnswer(response, passed_headers(response.headers, provider))
 
     async def aclose(self) -> None:
@@ -58,12 +78,63 @@ class Upstream:
         await self._client.aclose()
 
 
+def is_refused(address: str) -> bool:
+    """Whether no provider may be there: link-local addresses, and those where clouds tell a machine its secrets."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    return parsed.is_link_local or parsed in METADATA_ADDRESSES
+
+
+def is_literal_and_refused(host: str) -> bool:
+    """The same for a host that is an address; a name is looked at when it is resolved."""
+    try:
+        return is_refused(host)
+    except ValueError:
+        return False
+
+
+class Resolver(aiohttp.ThreadedResolver):
+    """Resolves names, less the addresses that are refused: a name may point there at any time."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[aiohttp.abc.ResolveResult]:
+        found = await super().resolve(host, port, family)
+        allowed = [entry for entry in found if not is_refused(entry["host"])]
+        if not allowed:
+            raise OSError(REFUSED_ADDRESS)
+        return allowed
+
+
+class Transport(AiohttpTransport):
+    """Hands out aiohttp's own reader of the body, which still holds what came before a provider broke off."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        response.extensions[READER] = cast(AiohttpResponseStream, response.stream)._aiohttp_response.content
+        return response
+
+
+class Connection(ResponseHandler):
+    """Tells the reader of a body that its framing broke: aiohttp 3.14 drops such a body, and lets its reader wait."""
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException = _EXC_SENTINEL) -> None:
+        body = self._payload
+        super().set_exception(exc, exc_cause)
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError("the body's framing is broken"))
+
+
 def _session() -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_CONNECTION_S, ttl_dns_cache=30)
+    connector = aiohttp.TCPConnector(
+        limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_CONNECTION_S, ttl_dns_cache=30, resolver=Resolver()
+    )
+    connector._factory = partial(Connection, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # a subclass
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),  # a provider's cookie would tie customers together
         timeout=aiohttp.ClientTimeout(total=None),
+        read_bufsize=READ_BYTES,
         max_line_size=64 * 1024,
         max_field_size=64 * 1024,
     )
@@ -131,10 +202,19 @@ class UpstreamAnswer:
     def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body's bytes, decoded; `BROKEN` when the provider breaks off. A second call continues the first."""
         if self._chunks is None:
-            stream = aiter(cast(httpx.AsyncByteStream, self._response.stream))
-            generator = inflated(stream) if self.encoding == "gzip" else stream
-            self._chunks = cast("AsyncGenerator[bytes, None]", generator)
+            self._chunks = inflated(self._raw()) if self.encoding == "gzip" else self._raw()
         return self._chunks
+
+    async def _raw(self) -> AsyncGenerator[bytes, None]:
+        """The body's bytes as they come. aiohttp tells of a break at once, and would forget what it holds unread."""
+        reader: aiohttp.StreamReader = self._response.extensions[READER]
+        try:
+            while chunk := await reader.read(READ_BYTES):
+                yield chunk
+        except BROKEN:
+            if unread := reader._read_nowait(-1):
+                yield unread
+            raise
 
     async def read(self, limit: int) -> bytes:
         """The whole body; AttemptFailed past the limit or when it breaks off."""
@@ -155,7 +235,7 @@ class UpstreamAnswer:
         await self._response.aclose()
 
 
-BROKEN = (httpx.TransportError, zlib.error)
+BROKEN = (httpx.TransportError, aiohttp.ClientError, HttpProcessingError, zlib.error)
 """What reading a body raises when the provider breaks off or sends what is no gzip."""
 
 

@@ -20,12 +20,19 @@ MAX_DEPTH = 64
 # PostgreSQL stores neither; a lone surrogate is not even UTF-8.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
+OBJECT_ID_LIMIT = 500
+
 
 def clean_text(text: str, limit: int | None = None) -> str:
     """The text with NUL and lone surrogates as U+FFFD, cut after `limit` characters."""
     if not text.isascii() or "\0" in text:
         text = _UNSTORABLE.sub("\ufffd", text)
     return text[:limit]
+
+
+def is_object_id(id: str) -> bool:
+    """Whether an id can be kept as it is: one that is cut or cleaned could be taken for another."""
+    return 0 < len(id) <= OBJECT_ID_LIMIT and clean_text(id) == id
 
 
 def clean_json(value: Any, depth: int = 0) -> Any:

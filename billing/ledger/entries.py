@@ -79,3 +79,73 @@ class Settlement:
     flags: Sequence[str] = ()
     provider: str = ""
     upstream_model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BroughtObjects:
+    """The objects kept by a provider that an answer brought so far, and the route that made them.
+
+    `id` is the request's. They are the account's from now on; ids that `is_object_id` refuses are left out.
+    """
+
+    id: uuid.UUID
+    account_id: int
+    provider: str
+    upstream_model: str
+    route_id: int
+    object_ids: Sequence[str]
+    at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """How far a request under way has come: what it is billed for if its process dies now.
+
+    Counts are of the model's own tokenizer; `last_output_at` is None as long as nothing was produced.
+    """
+
+    open: OpenRow
+    provider: str
+    upstream_model: str
+    attempt: int
+    counted_input: int
+    counted_output: int
+    reported: ReportedUsage | None
+    last_output_at: dt.datetime | None
+    at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """A gateway process, as others see it; `label` is for people."""
+
+    id: uuid.UUID
+    label: str
+    started_at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A process's sign of life, a number that it raises each time, and those of its requests that have changed."""
+
+    process: ProcessRow
+    heartbeat: int
+    rows: Sequence[CheckpointRow] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a checkpoint brings back: the requests that an operator wants stopped, and those whose open row is gone.
+
+    The latter are to be in the next checkpoint whether they have changed or not, and are put back then.
+    """
+
+    stops: frozenset[uuid.UUID] = frozenset()
+    vanished: frozenset[uuid.UUID] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A process that ends with nothing left to settle: its row goes."""
+
+    process: uuid.UUID

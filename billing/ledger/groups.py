@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 
 from django.db import IntegrityError
 
+from billing.ledger import checkpoints, corrections
 from billing.ledger.cleaning import clean_text
-from billing.ledger.entries import OpenRow, Settlement
-from billing.ledger.rows import attempt_rows, day_of, open_row, record_row
+from billing.ledger.entries import BroughtObjects, Checkpoint, OpenRow, Settlement, Told
+from billing.ledger.rows import attempt_rows, day_of, object_rows, open_row, record_row
 from billing.ledger.tables import Table
-from billing.models import Attempt, OpenStream, RollupDue, UsageRecord
+from billing.models import Attempt, GatewayProcess, OpenStream, RollupDue, StoredObject, UsageRecord
 
-OPEN_STREAMS, RECORDS, ATTEMPTS = Table(OpenStream), Table(UsageRecord), Table(Attempt)
+OPEN_STREAMS, RECORDS, ATTEMPTS, OBJECTS = Table(OpenStream), Table(UsageRecord), Table(Attempt), Table(StoredObject)
 
 NAME_LIMIT = 128
 
@@ -30,21 +31,30 @@ NamesById = dict[uuid.UUID, str]
 
 @dataclass(slots=True)
 class Group:
-    """What is written together. `bare`: records go in without their raw usage."""
+    """What is written together. `bare`: records go in without their raw usage. `told`: what checkpoints bring back."""
 
     openings: list[OpenRow] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    brought: list[BroughtObjects] = field(default_factory=list)
     settlements: list[Settlement] = field(default_factory=list)
     discards: list[uuid.UUID] = field(default_factory=list)
+    leaving: list[uuid.UUID] = field(default_factory=list)
     bare: bool = False
+    told: Told = field(default_factory=Told)
 
 
 def write(group: Group, known: NamesById, using: str) -> dict[uuid.UUID, str]:
     """Write a group; returns the names of the requests that it opened. `known`: names given by earlier groups."""
     given = _open(group.openings, using)
+    if group.checkpoints:
+        group.told = checkpoints.write(group.checkpoints, ChainMap(given, known), using)
+    _remember(group.brought, using)
     _settle(group, ChainMap(given, known), using)
     gone = [*(settlement.open.id for settlement in group.settlements), *group.discards]
     if gone:
         OpenStream.objects.using(using).filter(id__in=gone).delete()
+    if group.leaving:
+        GatewayProcess.objects.using(using).filter(id__in=group.leaving).delete()
     return given
 
 
@@ -90,6 +100,14 @@ def open_names(ids: Sequence[uuid.UUID], using: str) -> dict[uuid.UUID, str]:
     return dict(rows.values_list("id", "request_name"))
 
 
+def _remember(brought: Sequence[BroughtObjects], using: str) -> None:
+    """Keep whose the objects are, and note them on the open rows that are still there."""
+    rows = {(row["account_id"], row["object_id"]): row for answer in brought for row in object_rows(answer)}
+    # In one order in every process, as above.
+    OBJECTS.insert([rows[key] for key in sorted(rows)], using)
+    OPEN_STREAMS.set_json("object_ids", {answer.id: list(answer.object_ids) for answer in brought}, using)
+
+
 def _settle(group: Group, known: Mapping[uuid.UUID, str], using: str) -> None:
     settlements = group.settlements
     if not settlements:
@@ -116,14 +134,16 @@ def _settled_names(
 
 
 def _record_losers(group: Group, using: str) -> None:
-    """Keep, under their own names, the records that are not there.
+    """See to the settlements whose records were not inserted.
 
-    Most that were not inserted are there from before. But where the open row had vanished, another request may have
-    taken the name since, and a bill must not be lost to that.
+    Most of these are there from before, and a sweep's gives way to them. But where the open row had vanished, another
+    request may have taken the name since, and a bill must not be lost to that: it is kept under its own name.
     """
     ids = [settlement.open.id for settlement in group.settlements]
-    there = set(UsageRecord.objects.using(using).filter(id__in=ids).values_list("id", flat=True))
+    there = {record.id: record for record in UsageRecord.objects.using(using).select_for_update().filter(id__in=ids)}
     lost = {settlement.open.id: settlement for settlement in group.settlements if settlement.open.id not in there}
     rows = [record_row(settlement, settlement.open.own_name, bare=group.bare) for settlement in lost.values()]
     if RECORDS.insert(rows, using) < len(rows):
         raise IntegrityError("a record's own name is taken")
+    known = [settlement for settlement in group.settlements if settlement.open.id in there]
+    corrections.correct(known, there, using, bare=group.bare)

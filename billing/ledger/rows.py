@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from billing.ledger.cleaning import clamped, raw_usage_text
-from billing.ledger.entries import AttemptRow, OpenRow, Settlement
+from billing.ledger.cleaning import clamped, is_object_id, raw_usage_text
+from billing.ledger.entries import AttemptRow, BroughtObjects, OpenRow, Settlement
 from billing.periods import local_day, local_hour
 from billing.pricing import Rating
 from billing.usage import BUCKETS
@@ -72,6 +72,23 @@ def record_row(settlement: Settlement, name: str, *, bare: bool = False) -> Row:
 def attempt_rows(settlement: Settlement, *, bare: bool = False) -> list[Row]:
     """The Attempts of a record."""
     return [_attempt_row(settlement, attempt, bare=bare) for attempt in settlement.attempts]
+
+
+def object_rows(brought: BroughtObjects) -> list[Row]:
+    """The StoredObjects that an answer brought."""
+    return [
+        {
+            "account_id": brought.account_id,
+            "object_id": id,
+            "provider": brought.provider,
+            "upstream_model": brought.upstream_model,
+            "route_id": brought.route_id,
+            "record_id": brought.id,
+            "created_at": brought.at,
+        }
+        for id in brought.object_ids
+        if is_object_id(id)
+    ]
 
 
 def _identity(row: OpenRow, name: str) -> Row:

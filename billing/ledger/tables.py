@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -40,6 +40,29 @@ class Table:
                 cursor.executemany(self._from_values(), [_for_sqlite(row) for row in stored])
             return int(cursor.rowcount)
 
+    def set_json(self, column: str, values: Mapping[uuid.UUID, Any], using: str) -> None:
+        """Set a JSON column of the rows with these ids, as far as they are there."""
+        if not values:
+            return
+        statement = f'UPDATE "{self._name}" SET "{column}" = %(value)s WHERE "id" = %(id)s'  # noqa: S608 - names of our own models
+        rows: list[Row] = [{"value": json_text(value), "id": id} for id, value in values.items()]
+        if connections[using].vendor != "postgresql":
+            rows = [_for_sqlite(row) for row in rows]
+        with connections[using].cursor() as cursor:
+            cursor.executemany(statement, rows)
+
+    def update(self, rows: Sequence[Row], columns: Sequence[str], using: str) -> int:
+        """Set these columns of the rows that are there, by their id; returns how many those are. Rows are whole."""
+        if not rows:
+            return 0
+        stored = [self._storable(row) for row in rows]
+        with connections[using].cursor() as cursor:
+            if connections[using].vendor == "postgresql":
+                cursor.execute(self._update_from_json(columns), [self._as_json(stored)])
+            else:
+                cursor.executemany(self._update_from_values(columns), [_for_sqlite(row) for row in stored])
+            return int(cursor.rowcount)
+
     def _storable(self, row: Row) -> Row:
         """Texts cleaned and cut to their columns, JSON as text (a str in a JSON column is JSON text already)."""
         stored = dict(row)
@@ -58,6 +81,18 @@ class Table:
             f'INSERT INTO "{self._name}" ({columns})'  # noqa: S608 - names of our own models
             f' SELECT {columns} FROM json_populate_recordset(NULL::"{self._name}", %s::json) ON CONFLICT DO NOTHING'
         )
+
+    def _update_from_json(self, columns: Sequence[str]) -> str:
+        """The same for rows that are there."""
+        values = ", ".join(f'"{column}" = new."{column}"' for column in columns)
+        return (
+            f'UPDATE "{self._name}" AS old SET {values}'  # noqa: S608 - names of our own models
+            f' FROM json_populate_recordset(NULL::"{self._name}", %s::json) AS new WHERE old."id" = new."id"'
+        )
+
+    def _update_from_values(self, columns: Sequence[str]) -> str:
+        values = ", ".join(f'"{column}" = %({column})s' for column in columns)
+        return f'UPDATE "{self._name}" SET {values} WHERE "id" = %(id)s'  # noqa: S608 - the same
 
     def _as_json(self, rows: Sequence[Row]) -> str:
         for row in rows:

@@ -5,12 +5,13 @@ What is queued is committed at once, and what comes meanwhile is the next group:
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
 from billing.ledger import groups
-from billing.ledger.entries import OpenRow, Settlement
+from billing.ledger.entries import BroughtObjects, Checkpoint, Leaving, OpenRow, Settlement, Told
+from billing.ledger.journal import Journal, Kept
+from billing.ledger.silence import SilenceWatch
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,9 @@ MAX_GROUP = 400
 
 ANSWER_S = 2
 """A database that says nothing for this long counts as down."""
+
+SILENCE_S = ANSWER_S + 0.5
+"""After so long a transaction is broken off: a little later than the server's own timeouts, which say more."""
 
 APPLICATION_NAME = "hopbase-ledger"
 """By which PostgreSQL's pg_stat_activity tells the writers' connections apart."""
@@ -41,24 +47,41 @@ class LedgerUnavailable(Exception):
     """The database is away, or the ledger stopped: nothing was written."""
 
 
+What = OpenRow | Checkpoint | BroughtObjects | Settlement | Leaving | uuid.UUID
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """One thing to write, and who waits for it. A bare id is an open row to discard."""
 
-    what: OpenRow | Settlement | uuid.UUID
+    what: What
     done: Future[Any]
+    journalled: bool = False
 
     @property
     def id(self) -> uuid.UUID:
-        """The billing identity."""
-        if isinstance(self.what, Settlement):
-            return self.what.open.id
-        return self.what.id if isinstance(self.what, OpenRow) else self.what
+        """The billing identity; of a checkpoint, the process's id."""
+        match self.what:
+            case Settlement():
+                return self.what.open.id
+            case Checkpoint():
+                return self.what.process.id
+            case Leaving():
+                return self.what.process
+            case uuid.UUID():
+                return self.what
+        return self.what.id
+
+    @property
+    def ends_request(self) -> bool:
+        """Whether nothing of the request follows."""
+        return isinstance(self.what, Settlement | uuid.UUID)
 
 
 class Ledger:
     """Writes open rows and usage records from a thread of its own, over a connection of its own.
 
+    `journal` takes what a database away holds up; `names` are those of requests that another ledger opened.
     `atomic(using)` is the transaction and `clock` counts seconds: seams for tests.
     """
 
@@ -66,15 +89,18 @@ class Ledger:
         self,
         *,
         using: str = "default",
+        journal: Journal | None = None,
+        names: Mapping[uuid.UUID, str] | None = None,
         atomic: Callable[[str], AbstractContextManager[Any]] = transaction.atomic,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._using, self._atomic, self._clock = using, atomic, clock
+        self._using, self._atomic, self._clock, self._journal = using, atomic, clock, journal
+        self._silence = SilenceWatch(SILENCE_S)
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._changed = threading.Condition()
         self._queue: deque[Entry] = deque()
         self._kept: deque[Entry] = deque()
-        self._names: dict[uuid.UUID, str] = {}
+        self._names: dict[uuid.UUID, str] = dict(names or {})
         self._pause_s = 0.0
         self._retry_at = 0.0
         self._stop_by: float | None = None
@@ -89,6 +115,11 @@ class Ledger:
     def available(self) -> bool:
         """Whether the database took the last group."""
         return not self._pause_s
+
+    @property
+    def journal_bytes(self) -> int:
+        """How much the journal holds."""
+        return self._journal.size if self._journal is not None else 0
 
     def start(self) -> None:
         """Start the thread; once."""
@@ -114,7 +145,20 @@ class Ledger:
         """Remove the open row of a request that we refused after all: no record. Cannot be cancelled."""
         return self._put(id)
 
-    def _put(self, what: OpenRow | Settlement | uuid.UUID) -> Future[Any]:
+    def remember(self, brought: BroughtObjects) -> Future[None]:
+        """Keep whose objects these are, sooner or later: nobody needs to wait. Cannot be cancelled."""
+        return self._put(brought)
+
+    def checkpoint(self, checkpoint: Checkpoint) -> Future[Told]:
+        """Raise the process's heartbeat and write how far its requests have come. While the database is away it
+        resolves with nothing told, and the newest state of each request is written later. Cannot be cancelled."""
+        return self._put(checkpoint)
+
+    def leave(self, process: uuid.UUID) -> Future[None]:
+        """Remove the row of a process that ends with nothing left to settle. Cannot be cancelled."""
+        return self._put(Leaving(process))
+
+    def _put(self, what: What) -> Future[Any]:
         done: Future[Any] = Future()
         if not isinstance(what, OpenRow):
             # A waiter that is cancelled cancels its future, and must not take the bill with it.
@@ -131,12 +175,18 @@ class Ledger:
 
     def _run(self) -> None:
         connections[self._using] = own_connection(self._using)
+        self._silence.start()
         try:
             while (entries := self._next_entries()) is not None:
                 if entries:
                     self._write(entries)
+                if self._journal is not None and self.available and not self._kept:
+                    self._journal.clear()
             self._abandon()
         finally:
+            self._silence.stop()
+            if self._journal is not None:
+                self._journal.close()
             connections[self._using].close()
             del connections[self._using]
 
@@ -166,8 +216,10 @@ class Ledger:
 
     def _write(self, entries: Sequence[Entry], *, bare: bool = False) -> None:
         """Commit a group. One that fails on its data is halved until the bad entry stands alone."""
+        if not self.available:
+            self._keep_in_journal(entries)
         try:
-            given = self._commit(entries, bare=bare)
+            given, told = self._commit(entries, bare=bare)
         except Exception as error:  # noqa: BLE001 - every kind ends in an entry's future or in another try
             connections[self._using].close()
             if is_away(error):
@@ -177,12 +229,20 @@ class Ledger:
                 self._write(entries[len(entries) // 2 :])
             elif isinstance(entries[0].what, Settlement) and not bare:
                 self._write(entries, bare=True)
+            elif isinstance(entries[0].what, Checkpoint) and (parts := _parts(entries[0].what)):
+                self._write_parts(entries[0], parts)
             else:
                 self._give_up(entries[0], error)
         else:
-            self._resolve(entries, given)
+            self._resolve(entries, given, told)
 
-    def _commit(self, entries: Sequence[Entry], *, bare: bool) -> dict[uuid.UUID, str]:
+    def _write_parts(self, entry: Entry, parts: Sequence[Checkpoint]) -> None:
+        """A checkpoint that the database will not have is written in parts: one bad row must not hold up the others."""
+        for part in parts:
+            self._write([Entry(part, _running(), entry.journalled)])
+        entry.done.set_result(Told())
+
+    def _commit(self, entries: Sequence[Entry], *, bare: bool) -> tuple[groups.NamesById, Told]:
         """One transaction; a second one where an old connection turns out to be dead (the server was started anew)."""
         old, began = connections[self._using].connection is not None, self._clock()
         try:
@@ -193,48 +253,82 @@ class Ledger:
             connections[self._using].close()
             return self._transact(entries, bare=bare)
 
-    def _transact(self, entries: Sequence[Entry], *, bare: bool) -> dict[uuid.UUID, str]:
-        with self._atomic(self._using):
+    def _transact(self, entries: Sequence[Entry], *, bare: bool) -> tuple[groups.NamesById, Told]:
+        group = grouped(entries, bare=bare)
+        with self._silence.over(connections[self._using]), self._atomic(self._using):
             limit_waiting(connections[self._using])
-            return groups.write(grouped(entries, bare=bare), self._names, self._using)
+            return groups.write(group, self._names, self._using), group.told
 
-    def _resolve(self, entries: Sequence[Entry], given: dict[uuid.UUID, str]) -> None:
+    def _resolve(self, entries: Sequence[Entry], given: groups.NamesById, told: Told) -> None:
         self._pause_s = 0.0
         self._retry_at = self._clock()
         self._names.update(given)
         for entry in entries:
             if isinstance(entry.what, OpenRow):
                 entry.done.set_result(given[entry.id])
+            elif isinstance(entry.what, Checkpoint):
+                entry.done.set_result(told)
             else:
-                self._names.pop(entry.id, None)
+                self._forget_name(entry)
                 entry.done.set_result(None)
 
+    def _forget_name(self, entry: Entry) -> None:
+        if entry.ends_request:
+            self._names.pop(entry.id, None)
+
     def _keep_for_later(self, entries: Sequence[Entry], error: Exception) -> None:
-        """The database is away: admissions fail at once, bills are kept and tried again after a growing pause."""
+        """The database is away: admissions fail at once; bills go to the journal, are kept, and are tried again after a
+        growing pause."""
         if self.available:
             logger.error("the ledger's database is away: %s", type(error).__name__)
+        self._keep_in_journal(entries)
         for entry in entries:
             if isinstance(entry.what, OpenRow):
                 entry.done.set_exception(LedgerUnavailable("the ledger's database is away"))
-            else:
+            elif isinstance(entry.what, Leaving):
+                entry.done.set_result(None)  # whoever sweeps next removes the row
+            elif not self._merged(entry):
                 self._kept.append(entry)
         if self._clock() >= self._retry_at:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
             self._retry_at = self._clock() + self._pause_s
 
+    def _keep_in_journal(self, entries: Sequence[Entry]) -> None:
+        """Sync what a bill needs to the local disk, once; what the disk does not take is tried again."""
+        fresh = [entry for entry in entries if not entry.journalled]
+        kept = [one for entry in fresh for one in _journal_entries(entry.what, self._names)]
+        if self._journal is not None and kept and self._journal.append(kept, self._names):
+            for entry in fresh:
+                entry.journalled = True
+
+    def _merged(self, entry: Entry) -> bool:
+        """Whether an entry is a checkpoint that went into one which is kept already: only the newest rows matter."""
+        kept = next((one for one in self._kept if isinstance(one.what, Checkpoint)), None)
+        if kept is None or not isinstance(entry.what, Checkpoint):
+            return False
+        assert isinstance(kept.what, Checkpoint)
+        older, newer = sorted((kept.what, entry.what), key=lambda checkpoint: checkpoint.heartbeat)
+        rows = {row.open.id: row for row in (*older.rows, *newer.rows) if row.open.id in self._names}
+        kept.what = dataclasses.replace(newer, rows=tuple(rows.values()))
+        kept.journalled = kept.journalled and entry.journalled
+        entry.done.set_result(Told())
+        return True
+
     def _give_up(self, entry: Entry, error: Exception) -> None:
         """The database will not have this entry. Its data stay out of the log; an open row stays for the sweep."""
         logger.error("the ledger cannot keep %s of %s: %s", type(entry.what).__name__, entry.id, type(error).__name__)
-        self._names.pop(entry.id, None)
+        self._forget_name(entry)
         entry.done.set_exception(error)
 
     def _abandon(self) -> None:
         """Time is out: whoever still waits is told so."""
         with self._changed:
             left = [*_take(self._queue, len(self._queue)), *_take(self._kept, len(self._kept))]
+        self._keep_in_journal(left)
         self._abandoned = len(left)
         if left:
-            logger.error("the ledger stopped with %d entries unwritten", len(left))
+            where = "in the journal" if all(entry.journalled for entry in left) else "not all of them in the journal"
+            logger.error("the ledger stopped with %d entries unwritten, %s", len(left), where)
         for entry in left:
             if entry.done.running() or entry.done.set_running_or_notify_cancel():
                 entry.done.set_exception(LedgerUnavailable("the ledger stopped before its database came back"))
@@ -246,11 +340,40 @@ def grouped(entries: Sequence[Entry], *, bare: bool) -> groups.Group:
     for entry in entries:
         if isinstance(entry.what, OpenRow):
             group.openings.append(entry.what)
+        elif isinstance(entry.what, Checkpoint):
+            group.checkpoints.append(entry.what)
+        elif isinstance(entry.what, BroughtObjects):
+            group.brought.append(entry.what)
         elif isinstance(entry.what, Settlement):
             group.settlements.append(entry.what)
+        elif isinstance(entry.what, Leaving):
+            group.leaving.append(entry.what.process)
         else:
             group.discards.append(entry.what)
     return group
+
+
+def _journal_entries(what: What, names: Mapping[uuid.UUID, str]) -> Iterator[Kept]:
+    """What of an entry a bill needs: nothing of an admission, which fails at once."""
+    if isinstance(what, Checkpoint):
+        yield from (row for row in what.rows if row.open.id in names)
+    elif not isinstance(what, OpenRow | Leaving):
+        yield what
+
+
+def _parts(checkpoint: Checkpoint) -> list[Checkpoint]:
+    """The same in two halves; of one row, without what the provider reported; none where nothing is left to try."""
+    rows, half = checkpoint.rows, len(checkpoint.rows) // 2
+    if half:
+        return [dataclasses.replace(checkpoint, rows=part) for part in (rows[:half], rows[half:])]
+    bare = tuple(dataclasses.replace(row, reported=None) for row in rows if row.reported is not None)
+    return [dataclasses.replace(checkpoint, rows=bare)] if bare else []
+
+
+def _running() -> Future[Any]:
+    done: Future[Any] = Future()
+    done.set_running_or_notify_cancel()
+    return done
 
 
 def is_away(error: Exception) -> bool:

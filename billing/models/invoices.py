@@ -113,3 +113,42 @@ class InvoiceLine(models.Model):
 
     def __str__(self) -> str:
         return self.description
+
+
+class Adjustment(models.Model):
+    """What a record should have cost, less what an invoice billed for it: `amount_nanos`, signed.
+
+    The record of a stream that was taken for lost may be on an issued invoice by the time its owner tells how it ended;
+    that invoice stays as it is, and the difference is for the next one.
+    """
+
+    class Kind(models.TextChoices):
+        SETTLED = "settled", _("ended after all")
+        SWEPT = "swept", _("later checkpoint")
+
+    account = models.ForeignKey(Account, models.PROTECT, related_name="+", verbose_name=_("account"))
+    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", verbose_name=_("API key"))
+    record = models.ForeignKey(
+        "billing.UsageRecord", models.PROTECT, related_name="adjustments", verbose_name=_("request")
+    )
+    currency = models.CharField(_("currency"), max_length=3)
+    amount_nanos = models.BigIntegerField(_("amount"))
+    kind = models.CharField(_("kind"), max_length=8, choices=Kind.choices)
+    reason = models.CharField(_("reason"), max_length=200)
+    created_at = models.DateTimeField(_("created"))
+    invoice = models.ForeignKey(
+        Invoice, models.PROTECT, null=True, blank=True, related_name="adjustments", verbose_name=_("invoice")
+    )
+
+    class Meta:
+        verbose_name = _("adjustment")
+        verbose_name_plural = _("adjustments")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["record"], condition=models.Q(kind="settled"), name="one_last_word_per_record"
+            )
+        ]
+        indexes = [models.Index(fields=["api_key"], name="adjustment_unclaimed", condition=models.Q(invoice=None))]
+
+    def __str__(self) -> str:
+        return f"{self.record_id} {self.kind}"

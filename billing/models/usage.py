@@ -167,3 +167,29 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return f"{self.record_id} #{self.number}"
+
+
+class StoredObject(models.Model):
+    """An object that a provider keeps and that an answer to this account brought: nobody else may name it.
+
+    All customers share our account with the provider, which would give anyone's object to anyone. The route is kept by
+    its number and names: it may be gone by the time somebody asks.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    # Nobody asks for all objects of an account: its index would only cost.
+    account = models.ForeignKey(Account, models.PROTECT, related_name="+", db_index=False, verbose_name=_("account"))
+    object_id = models.CharField(_("object"), max_length=500)
+    provider = models.CharField(_("provider"), max_length=100)
+    upstream_model = models.CharField(_("upstream model"), max_length=200)
+    route_id = models.BigIntegerField(_("route"), null=True)
+    record_id = models.UUIDField(_("request"))
+    created_at = models.DateTimeField(_("created"))
+
+    class Meta:
+        verbose_name = _("stored object")
+        verbose_name_plural = _("stored objects")
+        constraints = [models.UniqueConstraint(fields=["object_id", "account"], name="object_once_per_account")]
+
+    def __str__(self) -> str:
+        return self.object_id

@@ -6,8 +6,8 @@ from django.db import migrations
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
 SEEN = (
-    "billing.account", "billing.apikey", "billing.attempt", "billing.gatewayprocess", "billing.invoice",
-    "billing.invoiceline", "billing.openstream", "billing.price", "billing.rollupdue", "billing.usagerecord",
+    "billing.account", "billing.adjustment", "billing.apikey", "billing.attempt", "billing.budgetmonth", "billing.gatewayprocess", "billing.invoice",
+    "billing.invoiceline", "billing.openstream", "billing.price", "billing.rollupdue", "billing.storedobject", "billing.usagerecord",
     "billing.usagerollup", "streaming.model", "streaming.provider", "streaming.route",
 )
 RIGHTS = {

@@ -11,7 +11,18 @@ from django.contrib.auth.models import Group, User
 from django.utils.timezone import now
 
 from billing import invoices, keys, rollups
-from billing.models import Account, ApiKey, Attempt, GatewayProcess, Invoice, OpenStream, Price, UsageRecord
+from billing.models import (
+    Account,
+    Adjustment,
+    ApiKey,
+    Attempt,
+    GatewayProcess,
+    Invoice,
+    OpenStream,
+    Price,
+    StoredObject,
+    UsageRecord,
+)
 from billing.money import parse
 from billing.periods import next_month
 from billing.usage import Part, TokenUsage
@@ -93,6 +104,11 @@ def make_world() -> World:
     rollups.rebuild_due()
     opened = invoices.issue(Invoice.objects.get(api_key=key).pk, now=moment)
 
+    make_adjustment(record, moment)
+    StoredObject.objects.create(
+        account=record.account, object_id="resp_kept_1", provider="acme-cloud", upstream_model="gpt-5.6-sol",
+        record_id=record.pk, created_at=moment,
+    )  # fmt: skip
     make_record(key, moment, TokenUsage(input=1234, output=567))
     make_record(other_key, moment, TokenUsage(input=99, output=1), version=price(currency="TWD"), ending="client_left")
     unpriced = make_record(other_key, moment, model="unpriced-model", version=price("another"), metering="estimated")
@@ -112,6 +128,19 @@ def make_world() -> World:
         make_stream(key, moment),
         Invoice.objects.get(api_key=other_key, month=draft_month),
         opened,
+    )
+
+
+def make_adjustment(record: UsageRecord, moment: dt.datetime) -> Adjustment:
+    return Adjustment.objects.create(
+        account=record.account,
+        api_key=record.api_key,
+        record=record,
+        currency=record.currency,
+        amount_nanos=-1_500_000,
+        kind=Adjustment.Kind.SETTLED,
+        reason="the stream taken for lost ended after all: complete, reported",
+        created_at=moment,
     )
 
 

@@ -23,8 +23,9 @@ pytestmark = pytest.mark.django_db
 
 OPERATED = ("billing_account", "billing_apikey", "streaming_model", "streaming_provider", "streaming_route")
 SEEN_BY_BOTH = (
-    *OPERATED, "billing_attempt", "billing_gatewayprocess", "billing_invoice", "billing_invoiceline",
-    "billing_openstream", "billing_price", "billing_rollupdue", "billing_usagerecord", "billing_usagerollup",
+    *OPERATED, "billing_adjustment", "billing_attempt", "billing_budgetmonth", "billing_gatewayprocess",
+    "billing_invoice", "billing_invoiceline", "billing_openstream", "billing_price", "billing_rollupdue",
+    "billing_storedobject", "billing_usagerecord", "billing_usagerollup",
 )  # fmt: skip
 ROOT_ONLY = ("auth_user", "auth_group", "billing_catalogueversion", "billing_invoicecounter")
 
@@ -124,7 +125,9 @@ def test_nothing_is_deletable(login: Login, world: World, who: str) -> None:
         assert rows.count() == before, url
 
 
-@pytest.mark.parametrize("name", ["usagerecord", "attempt", "openstream", "usagerollup", "rollupdue", "invoice"])
+@pytest.mark.parametrize(
+    "name", ["usagerecord", "attempt", "openstream", "usagerollup", "rollupdue", "budgetmonth", "invoice"]
+)
 def test_program_rows_are_read_only(login: Login, world: World, name: str) -> None:
     model = apps.get_model("billing", name)
     row = model.objects.first()

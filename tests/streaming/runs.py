@@ -114,8 +114,9 @@ def health_of(alone: Alone, spawn=asyncio.ensure_future, clock=None) -> RouteHea
 class Outcome:
     """What a client got, and the run behind it."""
 
-    def __init__(self, run: Run, messages: list[dict[str, Any]], upstream: ScriptedUpstream) -> None:
+    def __init__(self, run: Run, messages: list[dict[str, Any]], upstream: ScriptedUpstream, remembered: list) -> None:
         self.run, self.messages, self.upstream = run, messages, upstream
+        self.remembered = remembered
 
     @property
     def status(self) -> int:
@@ -162,11 +163,13 @@ async def relayed(
     routes=None,
     watch=None,
     health=None,
+    remember=None,
     attempts: int = 3,
     **options: Any,
 ) -> Outcome:
     """Relay one request against scripted answers; `watch` sees the live stream as the ticker would."""
     messages: list[dict[str, Any]] = []
+    remembered: list[tuple[int, tuple[str, ...]]] = []
 
     async def send(message):
         messages.append(message)
@@ -190,7 +193,8 @@ async def relayed(
         1_000_000,
         set(),
         health,
+        remember or (lambda run, route, ids: remembered.append((route.id, ids))),
     )
     await relay(run, Plan(routes or [route(1)], attempts), relay_options)
     await asyncio.gather(*tasks)
-    return Outcome(run, messages, upstream)
+    return Outcome(run, messages, upstream, remembered)

@@ -180,6 +180,17 @@ async def test_refusal_is_shown_scrubbed():
     assert outcome.run.ending == "refused"
 
 
+@pytest.mark.parametrize(("told", "status", "code"), [(429, 429, "rate_limit_exceeded"), (404, 404, None)])
+async def test_status_counts_without_its_body(told, status, code):
+    """A body that breaks off is not shown, but says no less of the request than its status does."""
+    cut = ScriptedAnswer(b'{"error":{"mess', httpx.ReadError("reset"), status=told, headers=JSON)
+    outcome = await relayed("chat_completions", cut)
+    assert outcome.status == status
+    error = json.loads(outcome.body)["error"]
+    assert error["message"]
+    assert code is None or error["code"] == code
+
+
 async def test_account_trouble_is_our_trouble():
     trouble = ScriptedAnswer(b'{"error":{"message":"Incorrect API key secret-1"}}', status=401, headers=JSON)
     outcome = await relayed("chat_completions", trouble)
@@ -243,3 +254,46 @@ async def test_event_over_the_limit_fails_cleanly():
 async def test_endless_prelude_is_bounded():
     outcome = await relayed("chat_completions", ScriptedAnswer(*[PRELUDE["chat_completions"]] * 10_000))
     assert outcome.status == 502
+
+
+# --- stored objects ---
+
+CONTAINER = typed("response.output_item.added", output_index=1, item={"id": "ci", "container_id": "cntr_1"})
+
+
+async def test_objects_are_remembered_as_they_come():
+    outcome = await relayed(
+        "responses", ScriptedAnswer(PRELUDE["responses"], OUTPUT["responses"], CONTAINER, ENDING["responses"])
+    )
+    assert outcome.remembered == [(1, ("resp_1",)), (1, ("resp_1", "cntr_1"))]
+
+
+async def test_objects_are_known_before_the_client_knows():
+    told = []
+
+    def remember(run, route, ids):
+        told.append((ids, run.client.started))
+
+    await relayed("responses", answer("responses"), remember=remember)
+    whole_answer = ScriptedAnswer(json.dumps(COMPLETED).encode(), headers=JSON)
+    await relayed("responses", whole_answer, stream=False, remember=remember)
+    assert told == [(("resp_1",), False)] * 2
+
+
+async def test_failed_attempt_brings_no_objects():
+    failing = ScriptedAnswer(PRELUDE["responses"])
+    outcome = await relayed("responses", failing, answer("responses"), routes=two_routes())
+    assert outcome.remembered == [(2, ("resp_1",))]
+    assert [tuple(attempt.object_ids) for attempt in outcome.run.attempts] == [("resp_1",), ("resp_1",)]
+    failed = await relayed("responses", ScriptedAnswer(PRELUDE["responses"]), attempts=1)
+    assert failed.remembered == []
+
+
+async def test_paid_answer_without_output_is_remembered():
+    outcome = await relayed("responses", ScriptedAnswer(PRELUDE["responses"], ENDING["responses"]))
+    assert (outcome.run.ending, outcome.remembered) == ("complete", [(1, ("resp_1",))])
+
+
+async def test_cut_answer_is_remembered():
+    outcome = await relayed("responses", ScriptedAnswer(PRELUDE["responses"], OUTPUT["responses"]))
+    assert (outcome.run.ending, outcome.remembered) == ("provider_cut", [(1, ("resp_1",))])

@@ -1,13 +1,17 @@
 """What an ended run becomes: plain values, no database."""
 
+import asyncio
 import datetime as dt
+import threading
 import uuid
+from concurrent.futures import Future
 from decimal import Decimal
 from fractions import Fraction
 
 from billing.pricing import PriceVersion
+from streaming.counting import Counting
 from streaming.runs import AttemptReport
-from streaming.settlement import open_row, settlement_of
+from streaming.settlement import Settlements, open_row, settlement_of
 from tests.streaming.entries import key, route
 from tests.streaming.runs import ScriptedAnswer, relayed
 from tests.streaming.test_relay import ENDING, JSON, OUTPUT, PRELUDE
@@ -99,3 +103,46 @@ def test_open_row_copies_names():
     facts = type("Facts", (), {"model": "m", "stream": True})
     row = open_row(uuid.uuid4(), "req_own", "mine", uuid.uuid4(), key(), facts, "messages", None, START)
     assert (row.key_name, row.account_name, row.provider, row.wished_name) == ("production", "northwind", "", "mine")
+
+
+class Committed:
+    """A ledger that commits at once."""
+
+    def settle(self, settlement):
+        done = Future()
+        done.set_result(None)
+        return done
+
+
+async def settled_while_tokenizer_is_busy(*chunks):
+    run = (await relayed("messages", ScriptedAnswer(*chunks))).run
+    run.counted = (7, 3)  # a checkpoint has begun to count
+    counting, released = Counting(), threading.Event()
+    counting.submit(released.wait)
+    row = open_row(run.id, "req_own", None, uuid.uuid4(), run.key, run.facts, run.wire.name, route(1), START)
+    async with asyncio.timeout(3):
+        record = await Settlements(Committed(), counting, price_of).settle(run, row)
+    released.set()
+    counting.stop()
+    return record
+
+
+async def test_bill_does_not_stand_behind_checkpoints():
+    record = await settled_while_tokenizer_is_busy(PRELUDE["messages"], OUTPUT["messages"])
+    assert (record.metering, record.usage.output) == ("estimated", 1)
+
+
+async def test_reported_bill_waits_for_no_count():
+    record = await settled_while_tokenizer_is_busy(PRELUDE["messages"], OUTPUT["messages"], ENDING["messages"])
+    assert (record.metering, record.usage.output, record.counted_output) == ("reported", 2, None)
+
+
+async def test_failing_count_costs_no_bill():
+    run = (await relayed("messages", ScriptedAnswer(PRELUDE["messages"], OUTPUT["messages"]))).run
+    run.counted = (7, 3)
+    run.meter.take_texts = lambda: {0: None}  # no text: the tokenizer refuses it
+    counting = Counting()
+    row = open_row(run.id, "req_own", None, uuid.uuid4(), run.key, run.facts, run.wire.name, route(1), START)
+    record = await Settlements(Committed(), counting, price_of).settle(run, row)
+    counting.stop()
+    assert (record.metering, record.usage.output) == ("estimated", 3)

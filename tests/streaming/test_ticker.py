@@ -107,6 +107,14 @@ async def interrupted_wait():
         await asyncio.sleep(5)
 
 
+async def test_ended_attempt_stays_as_it_is():
+    async with asyncio.timeout(None) as deadline:
+        live = live_stream()
+        live.deadline = deadline
+    live.interrupt("shutdown")
+    assert live.interruption is None
+
+
 async def test_real_timeout_is_moved():
     with pytest.raises(TimeoutError):
         await interrupted_wait()

@@ -8,7 +8,16 @@ import zlib
 import pytest
 
 from streaming.errors import AttemptFailed
-from streaming.upstream import BROKEN, INFLATE_STEP, Upstream, inflated, passed_headers, request_headers
+from streaming.upstream import (
+    BROKEN,
+    INFLATE_STEP,
+    Resolver,
+    Upstream,
+    inflated,
+    is_refused,
+    passed_headers,
+    request_headers,
+)
 from tests.streaming.entries import provider
 
 
@@ -61,10 +70,11 @@ def test_ratelimit_headers_can_be_hidden():
 
 
 class Server:
-    """Answers every request with the same bytes, then closes or waits."""
+    """Answers every request with the same bytes, a moment later with more, then closes or waits."""
 
-    def __init__(self, answer: bytes, close: bool = True) -> None:
+    def __init__(self, answer: bytes, close: bool = True, then: bytes = b"") -> None:
         self.answer, self.close, self.closed, self.seen = answer, close, asyncio.Event(), b""
+        self.then = then
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -78,6 +88,9 @@ class Server:
         self.seen = await reader.readuntil(b"\r\n\r\n")
         writer.write(self.answer)
         await writer.drain()
+        if self.then:
+            await asyncio.sleep(0.05)
+            writer.write(self.then)
         if not self.close:
             while await reader.read(1000):
                 pass
@@ -116,6 +129,43 @@ async def test_cut_chunked_body_is_broken(upstream):
         with pytest.raises(BROKEN):
             [chunk async for chunk in answer.chunks()]
         await answer.aclose()
+
+
+async def read_into(read, answer):
+    async for chunk in answer.chunks():
+        read += chunk
+
+
+async def test_what_came_before_a_cut_is_read(upstream):
+    sent = b"x" * 100_000
+    async with Server(STREAM[:-8] + b"%x\r\n%b\r\n" % (len(sent), sent)) as server:
+        answer = await upstream.post(server.provider, "x", b"{}", [])
+        await server.closed.wait()
+        await asyncio.sleep(0.05)  # all is there, and the end of the connection too
+        read = bytearray()
+        with pytest.raises(BROKEN):
+            await read_into(read, answer)
+        await answer.aclose()
+    assert read == sent
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 abc\r\n\r\n", b"220 mail.test ESMTP\r\n", STREAM + b"zz\r\n"])
+async def test_what_is_no_http_is_a_failure(upstream, answer):
+    async with Server(answer, close=False) as server:
+        with pytest.raises(AttemptFailed) as failed:
+            await upstream.post(server.provider, "x", b"{}", [])
+    assert failed.value.failure.kind == "failed"
+    assert str(server.port) not in failed.value.failure.reason
+
+
+async def test_broken_framing_ends_the_body(upstream):
+    async with Server(STREAM, then=b"zz\r\n") as server:
+        answer = await upstream.post(server.provider, "x", b"{}", [])
+        read = bytearray()
+        with pytest.raises(BROKEN):
+            await read_into(read, answer)
+        await answer.aclose()
+    assert read == b"abc"
 
 
 async def test_reset_before_headers_is_a_failure(upstream):
@@ -159,3 +209,26 @@ async def test_answer_over_the_limit_is_refused(upstream):
         with pytest.raises(AttemptFailed, match="larger than 2 bytes"):
             await answer.read(2)
         await answer.aclose()
+
+
+@pytest.mark.parametrize(
+    ("address", "refused"),
+    [
+        ("169.254.169.254", True), ("fe80::1", True), ("fe80::1%eth0", True), ("fd00:ec2::254", True),
+        ("100.100.100.200", True), ("::ffff:169.254.169.254", True),
+        ("127.0.0.1", False), ("10.0.0.1", False), ("203.0.113.7", False), ("fd00::1", False),
+    ],
+)  # fmt: skip
+def test_metadata_addresses_are_refused(address, refused):
+    assert is_refused(address) is refused
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]"])
+async def test_literal_metadata_address_is_not_asked(upstream, host):
+    with pytest.raises(AttemptFailed, match="metadata"):
+        await upstream.post(provider(base_url=f"http://{host}:1/v1"), "x", b"{}", [])
+
+
+async def test_name_of_a_metadata_address_does_not_resolve():
+    with pytest.raises(OSError, match="metadata"):
+        await Resolver().resolve("2852039166", 80)  # how inet_aton reads 169.254.169.254

@@ -8,7 +8,7 @@ from typing import Any
 
 from uuid_utils.compat import uuid7
 
-from billing.ledger import AttemptRow, OpenRow, Settlement
+from billing.ledger import AttemptRow, BroughtObjects, Checkpoint, CheckpointRow, OpenRow, ProcessRow, Settlement
 from billing.models import Account, ApiKey
 from billing.pricing import Item, Rating
 from billing.usage import ReportedUsage, TokenUsage
@@ -62,6 +62,19 @@ def attempt(**fields: Any) -> AttemptRow:
     return AttemptRow(**{**given, **fields})
 
 
+def brought(row: OpenRow, *ids: str, **fields: Any) -> BroughtObjects:
+    given = {
+        "id": row.id,
+        "account_id": row.account_id,
+        "provider": "acme-cloud",
+        "upstream_model": "gpt-5.6-sol-2026",
+        "route_id": 7,
+        "object_ids": ids,
+        "at": STARTED,
+    }
+    return BroughtObjects(**{**given, **fields})
+
+
 def settlement(row: OpenRow, *, raw: Any = RAW, **fields: Any) -> Settlement:
     usage = TokenUsage(input=14, output=52, reasoning=12, server_tools={"web_search": 1})
     given = {
@@ -86,6 +99,25 @@ def settlement(row: OpenRow, *, raw: Any = RAW, **fields: Any) -> Settlement:
         "flags": ("zero_with_output",),
     }
     return Settlement(**{**given, **fields})
+
+
+def checkpoint_row(row: OpenRow, **fields: Any) -> CheckpointRow:
+    given = {
+        "open": row,
+        "provider": "acme-cloud",
+        "upstream_model": "gpt-5.6-sol-2026",
+        "attempt": 1,
+        "counted_input": 9,
+        "counted_output": 40,
+        "reported": None,
+        "last_output_at": ENDED,
+        "at": ENDED,
+    }
+    return CheckpointRow(**{**given, **fields})
+
+
+def checkpoint(*rows: CheckpointRow, heartbeat: int = 1, process: uuid.UUID = PROCESS) -> Checkpoint:
+    return Checkpoint(ProcessRow(process, "gw:1", STARTED), heartbeat, rows)
 
 
 RATING = Rating(

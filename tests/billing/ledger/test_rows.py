@@ -7,11 +7,11 @@ import datetime as dt
 import pytest
 
 from billing.ledger import Ledger
-from billing.ledger.groups import ATTEMPTS, OPEN_STREAMS, RECORDS
-from billing.ledger.rows import attempt_rows, open_row, record_row
+from billing.ledger.groups import ATTEMPTS, OBJECTS, OPEN_STREAMS, RECORDS
+from billing.ledger.rows import attempt_rows, object_rows, open_row, record_row
 from billing.models import ApiKey, Attempt, OpenStream, RollupDue, UsageRecord
 from billing.usage import MAX_COUNT, TokenUsage
-from tests.billing.ledger.entries import ENDED, PROCESS, RAW, STARTED, attempt, opening, settlement
+from tests.billing.ledger.entries import ENDED, PROCESS, RAW, STARTED, attempt, brought, opening, settlement
 
 TRIAL = ApiKey(id=1, name="production", account_id=1)
 
@@ -21,6 +21,7 @@ def test_rows_fill_every_column() -> None:
     assert set(open_row(row, "n")) == set(OPEN_STREAMS.columns)
     assert set(record_row(settlement(row), "n")) == set(RECORDS.columns)
     assert set(attempt_rows(settlement(row))[0]) == set(ATTEMPTS.columns)
+    assert set(object_rows(brought(row, "resp_1"))[0]) == set(OBJECTS.columns)
 
 
 def test_open_row_is_kept(ledger: Ledger, key: ApiKey) -> None:
