@@ -32,6 +32,8 @@ TIMINGS = {
     "HOPBASE_STALL_RANGE_S": "1,600",
     "HOPBASE_CHECKPOINT_S": "0.5",
     "HOPBASE_DRAIN_S": "3",
+    "HOPBASE_SLOW_READER_S": "2",
+    "HOPBASE_CONNECT_TIMEOUT_S": "1",
     "HOPBASE_MAX_BODY_BYTES": "200000",
 }
 """Short, so that no test waits for long."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -88,7 +90,19 @@ class Cut:
     """Close the connection where it stands, the body unfinished."""
 
 
-Step = Head | Send | Whole | Pause | Meet | Cut
+@dataclass(frozen=True)
+class Reset:
+    """Break the connection off with a reset."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Bytes as they are, past all framing: what no HTTP server would write."""
+
+    data: bytes
+
+
+Step = Head | Send | Whole | Pause | Meet | Cut | Reset | Raw
 Stage = Callable[[Call], Iterable[Step]]
 
 
@@ -137,6 +151,12 @@ class Provider:
         with self.came:
             self.calls.append(call)
             self.came.notify_all()
+
+    @property
+    def running(self) -> list[Call]:
+        """The calls that are neither answered nor given up."""
+        with self.came:
+            return [call for call in self.calls if not call.over and call.left_at is None]
 
     def calls_with(self, mark: str) -> list[Call]:
         """The calls whose body holds a text, in their order."""
@@ -226,9 +246,19 @@ class Connection(asyncio.Protocol):
                 await self._send(data, size)
             case Meet(count):
                 await self._meet(call.model, count)
+            case Raw(data):
+                self._transport.write(data)
             case Cut():
                 call.over = True
                 self._transport.close()
+            case Reset():
+                call.over = True
+                self._break_off()
+
+    def _break_off(self) -> None:
+        connection = self._transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
 
     async def _meet(self, model: str, count: int) -> None:
         met, everyone = self._provider.meetings.setdefault(model, ([], asyncio.Event()))

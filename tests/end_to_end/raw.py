@@ -93,6 +93,10 @@ class RawClient:
             self._take(self._read())
         return self.body
 
+    def read_some(self, most: int) -> None:
+        """Take what has come, and forget it."""
+        self._socket.recv(most)
+
     def leave(self, reset: bool = False) -> float:
         """Close the connection, with a reset or without; returns when, of `time.monotonic`."""
         if reset:

@@ -100,6 +100,16 @@ def endless(call: Call) -> Iterator[Step]:
         yield Send(events[place])
 
 
+def flood(call: Call) -> Iterator[Step]:
+    """As much as the gateway takes, without end, in large events of little text."""
+    yield Head()
+    yield Send(formats.chat_delta(call.model, role="assistant", content="word"))
+    while True:
+        yield Send(
+            formats.chat_chunk(call.model, [{"index": 0, "delta": {"content": " word"}}], obfuscation="x" * 32_768)
+        )
+
+
 def paced(call: Call) -> Iterator[Step]:
     """Twenty words over two seconds, and the rest of the stream."""
     words = tuple(f"word{number} " for number in range(20))
@@ -193,6 +203,7 @@ SCENES: dict[str, Stage] = {
     "quiet": quiet,
     "cut": cut,
     "endless": endless,
+    "flood": flood,
     "paced": paced,
     "crowded": crowded,
     "never": never,
@@ -203,6 +214,15 @@ SCENES: dict[str, Stage] = {
     "fails": error_answer(500, "oh no", "server_error"),
     "locked-out": error_answer(401, "bad key sk-prov", "authentication_error"),
 }
+
+
+FRAGILE = ("cut", "failing-event", "limited", "fails", "locked-out")
+COPIES = 40
+
+
+def copies() -> list[str]:
+    """Models of the scenes after which a route cools down or is out: each request takes a new one (`fresh`)."""
+    return [f"{name}.{number}" for name in FRAGILE for number in range(COPIES)]
 
 
 def recorded_models() -> dict[str, tuple[Path, int]]:
@@ -223,6 +243,6 @@ def stage(recordings: dict[str, tuple[Path, int]]) -> Stage:
         elif call.model in recordings:
             yield from recorded(*recordings[call.model])(call)
         else:
-            yield from SCENES[call.model](call)
+            yield from SCENES[call.model.partition(".")[0]](call)
 
     return play

@@ -7,6 +7,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from tests.end_to_end.conftest import Fresh
 from tests.end_to_end.formats import ARGUMENTS, TEXT, THOUGHT, USED
 from tests.end_to_end.product import Gateway, used
 
@@ -108,10 +109,15 @@ def test_models_are_listed(client: anthropic.Anthropic) -> None:
     ],
 )
 def test_errors_have_right_classes(
-    client: anthropic.Anthropic, stream: bool, model: str, kind: type[anthropic.APIStatusError], type_: str
+    client: anthropic.Anthropic,
+    fresh: Fresh,
+    stream: bool,
+    model: str,
+    kind: type[anthropic.APIStatusError],
+    type_: str,
 ) -> None:
     with pytest.raises(kind) as raised:
-        create(client, model, stream=stream)
+        create(client, fresh(model), stream=stream)
     body: Any = raised.value.body
     assert body["type"] == "error"
     assert body["error"]["type"] == type_
@@ -141,9 +147,9 @@ def test_bearer_token_is_accepted(gateway: Gateway, key: str) -> None:
     ],
 )
 def test_broken_stream_raises(
-    client: anthropic.Anthropic, gateway: Gateway, key: str, model: str, type_: str, message: str
+    client: anthropic.Anthropic, gateway: Gateway, fresh: Fresh, key: str, model: str, type_: str, message: str
 ) -> None:
-    stream = create(client, model, stream=True)
+    stream = create(client, fresh(model), stream=True)
     got: list[Any] = []
     with pytest.raises(anthropic.APIStatusError) as raised:
         got.extend(stream)
@@ -156,7 +162,7 @@ def test_broken_stream_raises(
     assert float(record["cost"]) > 0
 
 
-def test_broken_helper_stream_raises(client: anthropic.Anthropic) -> None:
-    broken = client.messages.stream(model="cut", max_tokens=500, messages=MESSAGES)
+def test_broken_helper_stream_raises(client: anthropic.Anthropic, fresh: Fresh) -> None:
+    broken = client.messages.stream(model=fresh("cut"), max_tokens=500, messages=MESSAGES)
     with broken as stream, pytest.raises(anthropic.APIStatusError, match="interrupted"):
         stream.get_final_message()

@@ -27,6 +27,16 @@ CHAT_DIALECTS = {
     "xai": "/xai/v1",
 }
 DIALECTS = {**CHAT_DIALECTS, "anthropic": "/anthropic/v1"}
+FAULTS = ("disconnect", "truncate", "limited", "failing")
+SERVERS = ("uvicorn", "daphne")
+
+
+def own(fault: str, server: str) -> str:
+    """A model with a route of its own: what fails there cools no other test's route down."""
+    return f"mock-openai-{fault}-{server}"
+
+
+OWN = [own(fault, server) for fault in FAULTS for server in SERVERS]
 PROMPT: list[Any] = [{"role": "user", "content": "Where does the wind come from, and where does it go to?"}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -50,11 +60,22 @@ def dialects(installation: Installation, uvicorn: Gateway, llmock: LLMockServer)
                 }
                 for name, path in DIALECTS.items()
             ],
-            "models": [{"name": f"mock-{name}", "routes": [{"provider": f"llmock-{name}"}]} for name in DIALECTS],
+            "models": [
+                {"name": f"mock-{name}", "routes": [{"provider": f"llmock-{name}", "upstream_model": f"mock-{name}"}]}
+                for name in DIALECTS
+            ]
+            + [
+                {"name": name, "routes": [{"provider": "llmock-openai", "upstream_model": "mock-openai"}]}
+                for name in OWN
+            ],
             "prices": [
                 {"model": f"mock-{name}", "effective_from": "2026-01-01T00:00:00Z", "currency": "USD",
                  "per_million": PRICE}
                 for name in DIALECTS
+            ]
+            + [
+                {"model": name, "effective_from": "2026-01-01T00:00:00Z", "currency": "USD", "per_million": PRICE}
+                for name in OWN
             ],
         }
     )  # fmt: skip
@@ -143,7 +164,8 @@ def test_broken_streams_are_no_success(
 ) -> None:
     """A silent truncation too, which no SDK notices by itself."""
     llmock.state.scenarios.add(StreamFault(kind, after_chunks=4))
-    stream = openai_client.chat.completions.create(model="mock-openai", messages=PROMPT, stream=True)
+    model = own(kind, gateway.server)
+    stream = openai_client.chat.completions.create(model=model, messages=PROMPT, stream=True)
     with pytest.raises(openai.APIError, match="interrupted"):
         list(stream)
     record = gateway.record(stream.response.headers["x-request-id"], key)
@@ -151,15 +173,15 @@ def test_broken_streams_are_no_success(
     assert float(record["cost"]) > 0
 
 
-def test_rate_limit_is_passed_on(openai_client: openai.OpenAI, llmock: LLMockServer) -> None:
+def test_rate_limit_is_passed_on(openai_client: openai.OpenAI, gateway: Gateway, llmock: LLMockServer) -> None:
     llmock.state.scenarios.add(Fail(429, retry_after=9))
     with pytest.raises(openai.RateLimitError) as raised:
-        openai_client.chat.completions.create(model="mock-openai", messages=PROMPT)
+        openai_client.chat.completions.create(model=own("limited", gateway.server), messages=PROMPT)
     assert raised.value.response.headers["retry-after"] == "9"
 
 
-def test_short_failure_is_tried_again(openai_client: openai.OpenAI, llmock: LLMockServer) -> None:
+def test_short_failure_is_tried_again(openai_client: openai.OpenAI, gateway: Gateway, llmock: LLMockServer) -> None:
     """The provider fails once; the client sees nothing of it."""
     llmock.state.scenarios.add(Fail(500, times=1))
-    whole = openai_client.chat.completions.create(model="mock-openai", messages=PROMPT)
+    whole = openai_client.chat.completions.create(model=own("failing", gateway.server), messages=PROMPT)
     assert whole.choices[0].message.content

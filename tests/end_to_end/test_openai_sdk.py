@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.end_to_end.conftest import Fresh
 from tests.end_to_end.formats import ARGUMENTS, CHAT, PATHS, TEXT, THOUGHT, USED
 from tests.end_to_end.product import Gateway, used
 from tests.end_to_end.provider import Provider
@@ -171,10 +172,16 @@ def ask_responses(client: openai.OpenAI, model: str, stream: bool = False) -> An
     ],
 )
 def test_errors_have_right_classes(
-    client: openai.OpenAI, asking: Any, stream: bool, model: str, kind: type[openai.APIStatusError], code: str
+    client: openai.OpenAI,
+    fresh: Fresh,
+    asking: Any,
+    stream: bool,
+    model: str,
+    kind: type[openai.APIStatusError],
+    code: str,
 ) -> None:
     with pytest.raises(kind) as raised:
-        asking(client, model, stream)
+        asking(client, fresh(model), stream)
     assert raised.value.code == code
     assert raised.value.request_id
     assert raised.value.response.headers["content-type"] == "application/json"
@@ -190,9 +197,9 @@ def test_refusal_keeps_providers_words(client: openai.OpenAI, gateway: Gateway, 
     assert (record["ending"], record["metering"], record["cost"]) == ("refused", "none", "0.000000000")
 
 
-def test_retry_after_is_passed(client: openai.OpenAI) -> None:
+def test_retry_after_is_passed(client: openai.OpenAI, fresh: Fresh) -> None:
     with pytest.raises(openai.RateLimitError) as raised:
-        ask(client, "limited")
+        ask(client, fresh("limited"))
     assert raised.value.response.headers["retry-after"] == "7"
 
 
@@ -210,8 +217,8 @@ def test_missing_input_is_bad_request(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("model", ["cut", "failing-event"])
-def test_broken_chat_stream_raises(client: openai.OpenAI, gateway: Gateway, key: str, model: str) -> None:
-    stream = client.chat.completions.create(model=model, messages=MESSAGES, stream=True)
+def test_broken_chat_stream_raises(client: openai.OpenAI, gateway: Gateway, fresh: Fresh, key: str, model: str) -> None:
+    stream = client.chat.completions.create(model=fresh(model), messages=MESSAGES, stream=True)
     got: list[Any] = []
     with pytest.raises(openai.APIError) as raised:
         got.extend(stream)
@@ -224,8 +231,8 @@ def test_broken_chat_stream_raises(client: openai.OpenAI, gateway: Gateway, key:
 
 
 @pytest.mark.parametrize("model", ["cut", "failing-event"])
-def test_broken_responses_stream_fails(client: openai.OpenAI, model: str) -> None:
-    events = list(client.responses.create(model=model, input="Zürich?", stream=True))
+def test_broken_responses_stream_fails(client: openai.OpenAI, fresh: Fresh, model: str) -> None:
+    events = list(client.responses.create(model=fresh(model), input="Zürich?", stream=True))
     failed = events[-1]
     assert failed.type == "response.failed"
     assert failed.response.status == "failed"
@@ -233,9 +240,9 @@ def test_broken_responses_stream_fails(client: openai.OpenAI, model: str) -> Non
     assert failed.response.error.code == "server_error"
 
 
-def test_broken_whole_answer_is_upstream_error(client: openai.OpenAI) -> None:
+def test_broken_whole_answer_is_upstream_error(client: openai.OpenAI, fresh: Fresh) -> None:
     with pytest.raises(openai.InternalServerError) as raised:
-        ask(client, "cut")
+        ask(client, fresh("cut"))
     assert raised.value.status_code == 502
 
 

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from tests.end_to_end import formats
-from tests.end_to_end.conftest import KEYS, PROVIDER_KEY
+from tests.end_to_end.conftest import KEYS, PROVIDER_KEY, Fresh
 from tests.end_to_end.formats import CHAT, PATHS, WORDS, request
 from tests.end_to_end.product import Gateway, Installation
 from tests.end_to_end.provider import Provider
@@ -18,13 +18,13 @@ MODELS = ("plain", "cut", "failing-event", "refuses", "limited", "fails", "locke
 
 @pytest.mark.parametrize("wire", PATHS)
 def test_nothing_secret_is_written(
-    gateway: Gateway, installation: Installation, provider: Provider, key: str, wire: str
+    gateway: Gateway, installation: Installation, provider: Provider, fresh: Fresh, key: str, wire: str
 ) -> None:
     prompt = f"secret-prompt-{uuid.uuid4().hex}"
     bodies = b""
     for model in MODELS:
         for stream in (False, True):
-            answer = gateway.post(PATHS[wire], key, request(wire, model, prompt, stream=stream))
+            answer = gateway.post(PATHS[wire], key, request(wire, fresh(model), prompt, stream=stream))
             bodies += answer.content + repr(answer.headers).encode()
     with RawClient(gateway, wire, key, request(wire, "endless", prompt, stream=True)) as client:
         client.read_until(WORDS[0].encode())
