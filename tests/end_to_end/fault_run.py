@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+import redis
 
 from tests.end_to_end import faults
 from tests.end_to_end.faults import AFTER, AFTER_OUTPUT, ANSWERS, BEFORE_OUTPUT, Fault
@@ -47,6 +48,8 @@ SETTINGS = {
     "HOPBASE_SLOW_READER_S": "2",
 }
 PRICE = {"input": 5, "cache_read": 0.5, "cache_write": 6.25, "cache_write_1h": 10, "output": 30}
+LIMITS = {"requests_per_minute": 10**6, "tokens_per_minute": 10**9, "concurrency": 1000, "monthly_budget": 10**6}
+"""So high that they refuse nothing; but every request takes a place and holds of all kinds."""
 AT_A_TIME = 40
 HALF_A_BODY = "half a body"
 """What a client sends that leaves before its request is whole: it is not refused, but comes to nothing either."""
@@ -152,10 +155,17 @@ class Planner:
         return Leave(reset=reset)
 
 
+BASES = itertools.count(100_000, 100_000)
+
+
 class Script:
-    """The stage of the fake provider: plays each request's faults in their order, and notes what it played."""
+    """The stage of the fake provider: plays each request's faults in their order, and notes what it played.
+
+    `base`: where its numbers may begin, so that models and requests of two scripts never meet in one installation.
+    """
 
     def __init__(self) -> None:
+        self.base = next(BASES)
         self.asked: dict[int, Asked] = {}
         self.played: dict[int, list[Played]] = defaultdict(list)
 
@@ -188,7 +198,9 @@ def configuration(base_url: str, models: Sequence[dict[str, Any]]) -> dict[str, 
         ],
         "models": list(models),
         "prices": [{"model": model["name"], **price} for model in models],
-        "accounts": [{"name": "faults", "currency": "USD", "keys": [{"name": "faults", "secret": KEY}]}],
+        "accounts": [
+            {"name": "faults", "currency": "USD", "keys": [{"name": "faults", "secret": KEY, "limits": LIMITS}]}
+        ],
     }
 
 
@@ -433,10 +445,24 @@ def _left_over(gateway: Gateway, installation: Installation, provider: Provider)
     ((open_rows,),) = installation.query("SELECT count(*) FROM billing_openstream")
     if open_rows:
         left.append(f"{open_rows} open rows")
+    left += held_in_redis(installation)
     if running := provider.running:
         left.append(f"{len(running)} upstream calls still run: {[call.model for call in running][:20]}")
     if half_closed := [one for one in connections(gateway) if one.status == psutil.CONN_CLOSE_WAIT]:
         left.append(f"{len(half_closed)} sockets in CLOSE_WAIT")
+    return left
+
+
+def held_in_redis(installation: Installation) -> list[str]:
+    """What requests hold of their key's limits, and probes of routes: nothing at rest."""
+    left = []
+    with redis.Redis(unix_socket_path=str(installation.var_dir / "valkey.sock")) as client:
+        for key in client.scan_iter("hopbase:*"):
+            name = key.decode()
+            if name.startswith("hopbase:probe:") or name.endswith((":leases", ":holds", ":tokens_held")):
+                left.append(f"{name} is there")
+            elif b"held" in (client.hkeys(key) if client.type(key) == b"hash" else ()):
+                left.append(f"{name} holds money")
     return left
 
 

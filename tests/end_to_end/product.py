@@ -33,7 +33,7 @@ TIMINGS = {
     "HOPBASE_CHECKPOINT_S": "0.5",
     "HOPBASE_DRAIN_S": "3",
     "HOPBASE_SLOW_READER_S": "2",
-    "HOPBASE_CONNECT_TIMEOUT_S": "1",
+    "HOPBASE_CONNECT_TIMEOUT_S": "3",
     "HOPBASE_MAX_BODY_BYTES": "200000",
 }
 """Short, so that no test waits for long."""

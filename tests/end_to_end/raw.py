@@ -40,10 +40,17 @@ class Dechunker:
 
 
 class RawClient:
-    """One request on a socket of its own."""
+    """One request on a socket of its own; a `narrow` one takes in next to nothing that is not read."""
 
-    def __init__(self, gateway: Gateway, wire: str, key: str, body: Any, **headers: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", gateway.port), timeout=15)
+    def __init__(
+        self, gateway: Gateway, wire: str, key: str, body: Any, *, narrow: bool = False, **headers: str
+    ) -> None:
+        self._socket = socket.socket()
+        self._socket.settimeout(15)
+        if narrow:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.connect(("127.0.0.1", gateway.port))
+        self.port = self._socket.getsockname()[1]
         self._socket.sendall(request_bytes(PATHS[wire], key, body, **headers))
         self._dechunker = Dechunker()
         self._received = b""

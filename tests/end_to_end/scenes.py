@@ -100,14 +100,27 @@ def endless(call: Call) -> Iterator[Step]:
         yield Send(events[place])
 
 
-def flood(call: Call) -> Iterator[Step]:
-    """As much as the gateway takes, without end, in large events of little text."""
+def large(call: Call, pause_s: float) -> Iterator[Step]:
+    """Large events of little text, without end."""
+    word = [{"index": 0, "delta": {"role": "assistant", "content": " word"}, "finish_reason": None}]
     yield Head()
-    yield Send(formats.chat_delta(call.model, role="assistant", content="word"))
     while True:
-        yield Send(
-            formats.chat_chunk(call.model, [{"index": 0, "delta": {"content": " word"}}], obfuscation="x" * 32_768)
-        )
+        yield Send(formats.chat_chunk(call.model, word, obfuscation="x" * 32_768))
+        yield Pause(pause_s)
+
+
+def flood(call: Call) -> Iterator[Step]:
+    """As much as the gateway takes."""
+    yield from large(call, 0)
+
+
+def rapid(call: Call) -> Iterator[Step]:
+    """More than any connection holds, though not at once; or a whole answer of that kind."""
+    if call.streams:
+        yield from large(call, 0.005)
+    else:
+        answer = {**formats.chat_whole(call.model), "padding": "x" * 8_000_000}
+        yield Whole(200, formats.body(answer), JSON_TYPE)
 
 
 def paced(call: Call) -> Iterator[Step]:
@@ -204,6 +217,7 @@ SCENES: dict[str, Stage] = {
     "cut": cut,
     "endless": endless,
     "flood": flood,
+    "rapid": rapid,
     "paced": paced,
     "crowded": crowded,
     "never": never,

@@ -273,7 +273,7 @@ def script(installation: Installation, uvicorn: Gateway) -> Iterator[Script]:
     entries = [
         model_entry(number, CASES[name].routes, CASES[name].stall_s)
         for server in SERVERS
-        for number, (name, _, _) in zip(numbers(server), NAMES, strict=True)
+        for number, (name, _, _) in zip(numbers(script, server), NAMES, strict=True)
     ]
     with Provider(script) as provider:
         installation.apply(fault_run.configuration(provider.base_url, entries))
@@ -283,9 +283,9 @@ def script(installation: Installation, uvicorn: Gateway) -> Iterator[Script]:
 SERVERS = ("uvicorn", "daphne")
 
 
-def numbers(server: str) -> range:
+def numbers(script: Script, server: str) -> range:
     """The models of the rows on one server."""
-    start = SERVERS.index(server) * len(NAMES)
+    start = script.base + SERVERS.index(server) * len(NAMES)
     return range(start, start + len(NAMES))
 
 
@@ -294,7 +294,7 @@ def ended(script: Script, gateway: Gateway) -> dict[Name, Ended]:
     """How every row ended; all are asked at once."""
     asked = [
         Asked(number, number, wire, stream, CASES[name].faults(stream) or (), routes=CASES[name].routes)
-        for number, (name, wire, stream) in zip(numbers(gateway.server), NAMES, strict=True)
+        for number, (name, wire, stream) in zip(numbers(script, gateway.server), NAMES, strict=True)
     ]
     until_known(gateway, fault_run.model_name(asked[-1].model))
     return dict(zip(NAMES, asyncio.run(script.play(gateway, asked)), strict=True))

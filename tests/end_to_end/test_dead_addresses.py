@@ -14,7 +14,7 @@ from tests.end_to_end.formats import CHAT, PATHS, request
 from tests.end_to_end.product import Gateway, Installation
 
 KEY = KEYS["main"]
-CONNECT_TIMEOUT_S = 1
+CONNECT_TIMEOUT_S = 3
 """HOPBASE_CONNECT_TIMEOUT_S of these tests."""
 DEAD = ("refusing", "silent")
 

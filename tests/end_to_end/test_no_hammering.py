@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -29,35 +29,42 @@ SOON_S = 3.1
 SOON = Fault("429, soon", faults.status(429, retry_after_ms=str(int(SOON_S * 1000))), "rate_limited", 429)
 
 
-@dataclass
-class Customer:
-    """Asks one model after another, each request with faults of its own."""
-
-    gateway: Gateway
-    script: Script
-    numbers: Iterator[int] = field(default_factory=lambda: iter(range(100_000, 200_000)))
-
-    async def ask(self, model: int, *course: Fault, wire: str = CHAT) -> tuple[Seen, list[str]]:
-        """One stream; what the client saw, and which routes were asked."""
-        asked = Asked(next(self.numbers), model, wire, True, course or (ANSWER,))
-        ((_, seen, played),) = await self.script.play(self.gateway, [asked])
-        return seen, [call.route for call in played]
-
-
 ALONE = ("limited", "unauthorized alone", "probe", "alternating")
 """The models with one route."""
 NAMES = (*ALONE, *(f"503 {wire}" for wire in PATHS), "unauthorized", "flapping")
-MODELS = {name: number for number, name in enumerate(NAMES, start=1000)}
+
+
+class Customer:
+    """Asks one model after another, each request with faults of its own."""
+
+    def __init__(self, gateway: Gateway, script: Script) -> None:
+        self.gateway, self._script = gateway, script
+        self._numbers = itertools.count(script.base + len(NAMES))
+
+    def model(self, name: str) -> int:
+        """The number of a model."""
+        return self._script.base + NAMES.index(name)
+
+    async def ask(self, name: str, *course: Fault, wire: str = CHAT) -> tuple[Seen, list[str]]:
+        """One stream; what the client saw, and which routes were asked."""
+        asked = Asked(next(self._numbers), self.model(name), wire, True, course or (ANSWER,))
+        ((_, seen, played),) = await self._script.play(self.gateway, [asked])
+        return seen, [call.route for call in played]
+
+    def whole(self, name: str) -> bytes:
+        """The whole answer of a model."""
+        return b"".join(formats.text_stream(CHAT, fault_run.model_name(self.model(name)), usage=False))
 
 
 @pytest.fixture(scope="module")
 def customer(installation: Installation, uvicorn: Gateway) -> Iterator[Customer]:
     script = Script()
-    entries = [model_entry(number, routes=1 if name in ALONE else 2) for name, number in MODELS.items()]
+    made = Customer(uvicorn, script)
+    entries = [model_entry(made.model(name), routes=1 if name in ALONE else 2) for name in NAMES]
     with Provider(script) as provider:
         installation.apply(fault_run.configuration(provider.base_url, entries))
         until_known(uvicorn, entries[-1]["name"])
-        yield Customer(uvicorn, script)
+        yield made
 
 
 def code_of(seen: Seen) -> str:
@@ -69,10 +76,10 @@ async def test_failing_routes_are_left_alone(customer: Customer, wire: str) -> N
     """Three failures each, and then no call: the client is told at once when to come again."""
     down = BY_NAME["status 503"]
     for _ in range(FAILURES_TO_COOL):
-        seen, routes = await customer.ask(MODELS[f"503 {wire}"], down, wire=wire)
+        seen, routes = await customer.ask(f"503 {wire}", down, wire=wire)
         assert (seen.status, routes) == (503, [FIRST, SECOND])
     for _ in range(5):
-        seen, routes = await customer.ask(MODELS[f"503 {wire}"], down, wire=wire)
+        seen, routes = await customer.ask(f"503 {wire}", down, wire=wire)
         assert (seen.status, routes) == (429, [])
         assert 1 <= int(seen.headers["retry-after"]) <= FIRST_COOL_DOWN_S
         assert int(seen.headers["retry-after-ms"]) <= FIRST_COOL_DOWN_S * 1000
@@ -82,31 +89,31 @@ async def test_failing_routes_are_left_alone(customer: Customer, wire: str) -> N
 
 
 async def test_rate_limit_lasts_as_told(customer: Customer) -> None:
-    seen, routes = await customer.ask(MODELS["limited"], BY_NAME["429, long"])
+    seen, routes = await customer.ask("limited", BY_NAME["429, long"])
     assert (seen.status, seen.headers["retry-after"], routes) == (429, "20", [FIRST])
-    seen, routes = await customer.ask(MODELS["limited"])
+    seen, routes = await customer.ask("limited")
     assert (seen.status, code_of(seen), routes) == (429, "all_routes_rate_limited", [])
     assert 15 <= int(seen.headers["retry-after"]) <= 20
 
 
 async def test_account_trouble_is_not_tried_again(customer: Customer, installation: Installation) -> None:
-    seen, routes = await customer.ask(MODELS["unauthorized"], UNAUTHORIZED, ANSWER)
+    seen, routes = await customer.ask("unauthorized", UNAUTHORIZED, ANSWER)
     assert (seen.status, routes) == (200, [FIRST, SECOND])
     for _ in range(3):
-        seen, routes = await customer.ask(MODELS["unauthorized"])
+        seen, routes = await customer.ask("unauthorized")
         assert (seen.status, routes) == (200, [SECOND])
     reasons = installation.query(
         "SELECT r.out_reason FROM streaming_route r JOIN streaming_model m ON m.id = r.model_id"
-        f" WHERE m.name = '{fault_run.model_name(MODELS['unauthorized'])}' ORDER BY r.priority"
+        f" WHERE m.name = '{fault_run.model_name(customer.model('unauthorized'))}' ORDER BY r.priority"
     )
     assert ["401" in reason for (reason,) in reasons] == [True, False]
 
 
 async def test_no_route_left_is_our_trouble(customer: Customer) -> None:
     """A provider that refuses our account is neither the client's fault nor the client's to cure."""
-    seen, routes = await customer.ask(MODELS["unauthorized alone"], UNAUTHORIZED)
+    seen, routes = await customer.ask("unauthorized alone", UNAUTHORIZED)
     assert (seen.status, code_of(seen), routes) == (502, "upstream_error", [FIRST])
-    seen, routes = await customer.ask(MODELS["unauthorized alone"])
+    seen, routes = await customer.ask("unauthorized alone")
     assert (seen.status, code_of(seen), routes) == (503, "no_available_route", [])
 
 
@@ -119,23 +126,22 @@ def unhurried(call: Call) -> Iterator[Step]:
 
 async def test_one_probe_reopens_a_route(customer: Customer) -> None:
     slow = Fault("late", unhurried, "answers")
-    model = MODELS["probe"]
-    await customer.ask(model, SOON)
+    await customer.ask("probe", SOON)
     until = time.monotonic() + SOON_S
-    assert (await customer.ask(model))[1] == []
+    assert (await customer.ask("probe"))[1] == []
     await asyncio.sleep(until - time.monotonic() + 0.05)
-    crowd = await asyncio.gather(*(customer.ask(model, slow) for _ in range(8)))
+    crowd = await asyncio.gather(*(customer.ask("probe", slow) for _ in range(8)))
     assert sorted(seen.status for seen, _ in crowd) == [200, *[429] * 7]
     assert sum(len(routes) for _, routes in crowd) == 1
-    assert {seen.status for seen, _ in await asyncio.gather(*(customer.ask(model) for _ in range(8)))} == {200}
+    assert {seen.status for seen, _ in await asyncio.gather(*(customer.ask("probe") for _ in range(8)))} == {200}
 
 
 async def test_alternating_provider_is_bridged(customer: Customer) -> None:
     """Every other call fails: no client sees it, and each costs one call more."""
     for _ in range(20):
-        seen, routes = await customer.ask(MODELS["alternating"], BY_NAME["status 500"], ANSWER)
+        seen, routes = await customer.ask("alternating", BY_NAME["status 500"], ANSWER)
         assert (seen.status, routes) == (200, [FIRST, FIRST])
-        assert seen.body == whole(MODELS["alternating"])
+        assert seen.body == customer.whole("alternating")
 
 
 async def test_flapping_provider_is_bridged(customer: Customer) -> None:
@@ -151,8 +157,8 @@ async def test_flapping_provider_is_bridged(customer: Customer) -> None:
     async def works() -> int:
         answers = 0
         while time.monotonic() - began < FIRST_COOL_DOWN_S - 1:
-            seen, _ = await customer.ask(MODELS["flapping"], Fault("flapping", flaps, "answers"))
-            assert (seen.status, seen.body) == (200, whole(MODELS["flapping"]))
+            seen, _ = await customer.ask("flapping", Fault("flapping", flaps, "answers"))
+            assert (seen.status, seen.body) == (200, customer.whole("flapping"))
             answers += 1
         return answers
 
@@ -160,7 +166,3 @@ async def test_flapping_provider_is_bridged(customer: Customer) -> None:
     answers = await asyncio.gather(*(works() for _ in range(workers)))
     assert sum(answers) > 100
     assert FAILURES_TO_COOL <= len(downs) <= FAILURES_TO_COOL + workers
-
-
-def whole(model: int) -> bytes:
-    return b"".join(formats.text_stream(CHAT, fault_run.model_name(model), usage=False))
