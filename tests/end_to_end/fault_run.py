@@ -35,15 +35,15 @@ KEY = "sk-test-faults-0123456789abcdef"
 ROUTES = ("first", "second")
 """The providers of every model, in the order of their priority; their credentials tell which one is asked."""
 BUDGET = 3
-STALL_S, TOTAL_S = 1, 2
-BOUND_S = 15.0
+STALL_S, TOTAL_S = 2, 3
+BOUND_S = 20.0
 """No client waits longer: three attempts of at most TOTAL_S, the waits between them, and a busy machine."""
-NOTICED_S = 2.0
+NOTICED_S = 3.0
 """A client's leaving is felt by the provider within this time: one second, and a busy machine."""
 REST_S = 3.0
 SETTINGS = {
-    "HOPBASE_KEEPALIVE_S": "0.4",
-    "HOPBASE_KEEPALIVE_BEFORE_HEADERS_S": "0.5",
+    "HOPBASE_KEEPALIVE_S": "0.2",
+    "HOPBASE_KEEPALIVE_BEFORE_HEADERS_S": "0.25",
     "HOPBASE_CONNECT_TIMEOUT_S": "2",
     "HOPBASE_SLOW_READER_S": "2",
 }

@@ -125,11 +125,11 @@ def noisy(call: Call) -> Iterator[Step]:
 
 
 def hesitant(call: Call) -> Iterator[Step]:
-    """A slow first token, and a silence in the middle."""
-    yield Pause(0.6)
+    """A slow first token, and a silence in the middle: longer than keepalives wait, shorter than a stall."""
+    yield Pause(0.35)
     yield Head()
     yield Send(begun(call))
-    yield Pause(0.6)
+    yield Pause(0.35)
     yield Send(plain(call)[len(begun(call)) :])
 
 
