@@ -55,7 +55,7 @@ def main() -> int:
             numbers = range(options.requests, options.requests + options.memory)
             wrong += memory(stand, gateway, numbers, options.seed, GROWTH_MB + options.sqlite * SQLITE_CACHE_MB)
     for problem in wrong:
-        print(f"WRONG {problem}"[:600])
+        print(f"WRONG {problem}"[:3500])
     print(f"{len(wrong)} problems")
     return 1 if wrong else 0
 

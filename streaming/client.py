@@ -39,6 +39,7 @@ class Client:
         self.limits: Mapping[str, str] = {}
         self.before_end: Callable[[], None] = lambda: None
         self._keepalive: asyncio.Task[None] | None = None
+        self._is_ending = False
 
     def wait_for_name(self, name: Callable[[], Awaitable[str]]) -> None:
         """The request's id will be known when its open row is."""
@@ -90,6 +91,13 @@ class Client:
             self.writing_since = None
             self.last_write = self._clock()
 
+    async def is_committed(self) -> bool:
+        """Whether the status is out, now that the request ends with an error: no keepalive commits it any more."""
+        self._is_ending = True
+        if self._keepalive is not None:
+            await asyncio.wait((self._keepalive,))
+        return self.started
+
     async def answer(
         self, status: int, headers: Headers, body: bytes, linger: Callable[[], Awaitable[None]] | None = None
     ) -> None:
@@ -107,7 +115,7 @@ class Client:
 
     def keepalive(self, one_line_end: bool) -> None:
         """Write a comment between two events, without waiting for it; the next write does."""
-        if self._keepalive is None and not self.left and not self.ended:
+        if self._keepalive is None and not (self.left or self.ended or self._is_ending):
             self._keepalive = asyncio.ensure_future(
                 self._write_keepalive(KEEPALIVE if one_line_end else KEEPALIVE + b"\n")
             )

@@ -383,7 +383,7 @@ async def _interrupted(run: Run, report: AttemptReport, live: Live, passage: Pas
     assert why is not None
     run.ending, error = INTERRUPTIONS[why]
     report.reason = why
-    if run.client.started:
+    if await run.client.is_committed():
         await run.client.write(passage.meter.error_event(error), more=False)
     else:
         await answer_error(run.client, run.wire, ApiError("service_unavailable", error.message))
@@ -476,7 +476,7 @@ def _ending_of(error: ApiError, last: Failure | None) -> str:
 async def tell_error(run: Run, error: ApiError) -> None:
     """An error to the client of a run: as an answer, or as the last event once the status is out."""
     run.client.headers = {}
-    if run.client.started:
+    if await run.client.is_committed():
         meter = run.meter or new_meter(run)
         await run.client.write(meter.error_event(error.error), more=False)
     else:

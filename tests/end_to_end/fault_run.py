@@ -479,8 +479,8 @@ def connections(gateway: Gateway) -> list[Any]:
 
 def judge_log(gateway: Gateway) -> list[str]:
     """No exception that nobody expected."""
-    bad = ("Traceback", "never retrieved", "Unclosed", "was never awaited", "background task failed")
-    return [f"the log has {word!r}" for word in bad if word in gateway.log]
+    bad = re.search(r"Traceback|never retrieved|Unclosed|was never awaited|background task failed", gateway.log)
+    return [f"the log has {gateway.log[max(0, bad.start() - 300) : bad.start() + 3000]}"] if bad else []
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,26 @@ async def test_write_waits_for_a_keepalive_under_way():
     assert wire.body == KEEPALIVE + b"\n" + b"data: 1\n\n"
 
 
+async def test_error_waits_for_a_keepalive_under_way():
+    """One that waits for the request's name has not committed the status yet, but is about to."""
+    wire, named = Wire(), asyncio.Event()
+
+    async def late_name():
+        await named.wait()
+        return "req_1"
+
+    client = client_on(wire, name=late_name)
+    client.keepalive(one_line_end=False)
+    committed = asyncio.ensure_future(client.is_committed())
+    await asyncio.sleep(0.01)
+    assert not committed.done()
+    named.set()
+    assert await committed
+    client.keepalive(one_line_end=False)
+    await asyncio.sleep(0.01)
+    assert wire.body == KEEPALIVE + b"\n"
+
+
 async def test_no_keepalive_after_the_end():
     wire = Wire()
     client = client_on(wire)
