@@ -216,6 +216,8 @@ class Gateway:
     async def _conduct(self, run: Run, plan: Plan) -> None:
         """Relay, and answer for what should not have happened: a database that is away, a fault of ours."""
         try:
+            if run.opened is not None and not self._ledger.available:
+                await run.client.request_name()  # else a provider would be paid for what no client may have
             await relay(run, plan, self._options)
         except ApiError as error:  # refused after all (the database is away, all routes cool): nothing is billed
             run.ending = ""
