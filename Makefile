@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || echo python3)
 PORT ?= 8000
 ONCE ?=
 ARGS ?=
+WORKERS ?= 2
 
 BIN := .venv/bin
 READY := .venv/requirements.installed
@@ -25,15 +26,18 @@ $(READY): requirements.txt
 demo: $(READY)
 	@$(BIN)/python manage.py demo --port $(PORT) $(if $(filter-out 0,$(ONCE)),--once)
 
+# Whole files to each of WORKERS processes, in the order of tests/conftest.py.
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 # With ARGS, one pytest run. Without: everything on SQLite, then what uses the database on PostgreSQL.
 test: $(READY)
 ifneq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@echo "== SQLite =="
-	@HOPBASE_TEST_DATABASE=sqlite $(BIN)/python -m pytest
+	@HOPBASE_TEST_DATABASE=sqlite $(BIN)/python -m pytest $(SPREAD)
 	@echo "== PostgreSQL =="
-	@HOPBASE_TEST_DATABASE=postgresql $(BIN)/python -m pytest --database-only
+	@HOPBASE_TEST_DATABASE=postgresql $(BIN)/python -m pytest $(SPREAD) --database-only
 endif
 
 check: $(READY)
@@ -43,5 +47,6 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python manage.py makemigrations --check --dry-run
 
+# ONLY names runs, separated by commas; DURATION is the seconds of each measurement.
 bench: $(READY)
-	@$(BIN)/python -W ignore -m bench $(ARGS)
+	@$(BIN)/python -W ignore -m bench $(if $(ONLY),--only $(ONLY)) $(if $(DURATION),--duration $(DURATION)) $(ARGS)

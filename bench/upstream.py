@@ -1,4 +1,8 @@
-"""The provider of the benchmark: prepared chunks, written by a raw asyncio server. `python -m bench.upstream FD`."""
+"""The provider of the benchmark: prepared chunks, written by a raw asyncio server. `python -m bench.upstream FD`.
+
+What it does is in the name of the model that is asked for: `paced` (a chunk each 20 ms), `burst` (all at once), `idle`
+(one chunk, then silence until the client leaves); what follows the word does not matter.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,8 @@ import uvloop
 CHUNKS = 50
 INTERVAL_S = 0.02
 PROMPT_TOKENS = 14
-MODEL = "bench"
-EVENTS = CHUNKS + 4
-"""With the role, the finish, the usage and `[DONE]`."""
+EVENTS = CHUNKS + 3
+"""With the finish, the usage and `[DONE]`."""
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -24,7 +27,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 def _event(**fields: object) -> bytes:
-    event = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1, "model": MODEL, **fields}
+    event = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1, "model": "bench", **fields}
     return _chunk(b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n")
 
 
@@ -33,17 +36,19 @@ def _choice(finish: str | None = None, **delta: str) -> bytes:
 
 
 def prepared() -> list[bytes]:
-    """The events of a stream, as HTTP chunks."""
+    """The events of a stream, as HTTP chunks. The role comes with the first word."""
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": CHUNKS, "total_tokens": PROMPT_TOKENS + CHUNKS}
-    words = [_choice(content=f" word{position}") for position in range(CHUNKS)]
+    first = _choice(role="assistant", content="word0")
+    words = [_choice(content=f" word{position}") for position in range(1, CHUNKS)]
     end = [_choice("stop"), _event(choices=[], usage=usage), _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"]
-    return [_choice(role="assistant", content=""), *words, *end]
+    return [first, *words, *end]
 
 
 class Upstream(asyncio.Protocol):
     """Answers every request whose body has come in with the same stream; keeps the connection."""
 
     events = prepared()
+    at_once = HEAD + b"".join(prepared())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self._received = cast(asyncio.Transport, transport), b""
@@ -55,8 +60,14 @@ class Upstream(asyncio.Protocol):
             return
         lengths = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         length = int(lengths[0]) if lengths else 0
-        if len(rest) >= length:
-            self._received = rest[length:]
+        if len(rest) < length:
+            return
+        self._received = rest[length:]
+        if b'"burst' in rest:
+            self._transport.write(self.at_once)
+        elif b'"idle' in rest:
+            self._transport.write(HEAD + self.events[0])
+        else:
             self._running = asyncio.ensure_future(self._write())
 
     async def _write(self) -> None:

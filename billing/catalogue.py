@@ -18,7 +18,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from billing.models import Account, ApiKey, Price
+from billing.models import Account, ApiKey, CountFactor, Price
 from billing.pricing import LongContext, PriceVersion, version_at
 from billing.usage import BUCKETS
 
@@ -73,6 +73,7 @@ class _Snapshot:
     previous: Mapping[str, int] = field(default_factory=dict)
     prices: Mapping[int, PriceVersion] = field(default_factory=dict)
     versions: Mapping[str, tuple[PriceVersion, ...]] = field(default_factory=dict)
+    count_factors: Mapping[str, int] = field(default_factory=dict)
 
 
 class LookUpLimit:
@@ -131,6 +132,10 @@ class BillingCatalogue:
         """The price version of a model that is in force at an instant."""
         return version_at(self._snapshot.versions.get(model, ()), instant)
 
+    def count_factor_ppm(self, model: str) -> int | None:
+        """A model's own tokens per million that we count, as its records showed it; None as long as they do not."""
+        return self._snapshot.count_factors.get(model)
+
     def load(self, since: int) -> None:
         """Take in the rows that changed after catalogue version `since` (-1: all)."""
         with self._writing:
@@ -138,7 +143,7 @@ class BillingCatalogue:
             keys = list(ApiKey.objects.using(self._using).filter(changed_in__gt=since))
             accounts = list(Account.objects.using(self._using).filter(changed_in__gt=since))
             snapshot = _with_keys(_with_accounts(self._snapshot, accounts), keys)
-            self._snapshot = self._with_prices(snapshot, since)
+            self._snapshot = self._with_count_factors(self._with_prices(snapshot, since), since)
 
     def look_up(self, digest: str) -> KeyEntry | None:
         """Ask the database for a key that the snapshot does not have yet; None too where that was asked too often.
@@ -165,6 +170,10 @@ class BillingCatalogue:
         for price in prices.values():
             versions.setdefault(price.model, []).append(price)
         return replace(snapshot, prices=prices, versions={model: tuple(each) for model, each in versions.items()})
+
+    def _with_count_factors(self, snapshot: _Snapshot, since: int) -> _Snapshot:
+        changed = CountFactor.in_force(self._using, since)
+        return replace(snapshot, count_factors={**(snapshot.count_factors if since >= 0 else {}), **changed})
 
 
 def _with_accounts(snapshot: _Snapshot, rows: Iterable[Account]) -> _Snapshot:

@@ -1,15 +1,16 @@
 """Invoices: drafted again and again, issued once, then only paid or made void.
 
-A draft sums what could be claimed now. The issue claims the records by setting their invoice and builds the lines from
-the claimed rows, in one transaction; so no record is ever on two invoices, and none that ended before the period's end
-is on none.
+A draft sums what could be claimed now. The issue claims records and adjustments by setting their invoice and builds the
+lines from the claimed rows, in one transaction; so none of them is ever on two invoices, and none that is from before
+the period's end is on none. No invoice is below zero: what is left of a credit goes to the next one.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -18,11 +19,10 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.utils import translation
 
-from billing import lines, locks, money
-from billing.models import Account, ApiKey, Invoice, InvoiceCounter, InvoiceLine, UsageRecord
+from billing import adjustments, lines, locks, money, numbering
+from billing.models import Account, Adjustment, ApiKey, CreditNote, Invoice, InvoiceLine, UsageRecord
 from billing.periods import local_day, month_bounds
 
-SERIES = "invoice"
 Status = Invoice.Status
 
 
@@ -45,7 +45,7 @@ def of_month(month: dt.date) -> QuerySet[Invoice]:
 
 
 def draft(month: dt.date, *, account: Account | None = None, now: dt.datetime) -> list[Invoice]:
-    """Draft the month's invoices, or make their drafts anew: one per key with usage that is on no invoice yet.
+    """Draft the month's invoices, or make their drafts anew: one per key with use or adjustments on no invoice yet.
 
     Months that have not begun in an account's zone, and keys whose invoice of the month is issued, are left alone.
     """
@@ -58,6 +58,13 @@ def draft(month: dt.date, *, account: Account | None = None, now: dt.datetime) -
             if found := _draft_key(payer, key, month.replace(day=1)):
                 drafts.append(found)
     return drafts
+
+
+def draft_again(key_ids: Collection[int]) -> None:
+    """Make the drafts of these keys anew: what they bill has changed."""
+    stale = Invoice.objects.filter(api_key__in=key_ids, status=Status.DRAFT).select_related("account", "api_key")
+    for invoice in stale.order_by("month", "pk"):
+        _draft_key(invoice.account, invoice.api_key, invoice.month)
 
 
 def issue(invoice_id: int, *, now: dt.datetime) -> Invoice:
@@ -73,21 +80,26 @@ def issue(invoice_id: int, *, now: dt.datetime) -> Invoice:
         totals = _totals(claimed, invoice.currency)
         if reasons := _blockers(invoice, claimed, totals):
             raise IssueBlocked(reasons)
-        if misfit := _write_lines(invoice, claimed, totals):
+        built = _write_lines(invoice, claimed, totals)
+        if misfit := _misfit(invoice, built, totals):
             raise IssueBlocked([misfit])
+        adjustments.carry_over(invoice, lines.carried_nanos(built), now)
         _number(invoice, now)  # last, since the counter stays locked until the commit
     return invoice
 
 
 def void(invoice_id: int, reason: str, now: dt.datetime) -> Invoice:
-    """Take an open invoice back: it keeps its number, and its records are free for another one."""
+    """Take an open invoice back: it keeps its number, and what it billed is free for another one."""
     if not reason.strip():
         raise InvoiceError("an invoice is made void for a reason: say which")
     with transaction.atomic():
         invoice = _open(invoice_id, "made void")
+        if CreditNote.objects.filter(invoice=invoice).exists():
+            raise InvoiceError(f"{invoice} has credit notes, which stand: credit the rest of it instead")
         invoice.status, invoice.void_reason, invoice.voided_at = Status.VOID, reason.strip(), now
         invoice.save(update_fields=["status", "void_reason", "voided_at"])
-        UsageRecord.objects.filter(invoice=invoice).update(invoice=None)
+        for claimed in _claimed(invoice):
+            claimed.update(invoice=None)
     return invoice
 
 
@@ -159,16 +171,27 @@ def _instant(instant: dt.datetime) -> str:
     return instant.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
 
 
-def _claimable(key_id: int, period_end: dt.datetime) -> QuerySet[UsageRecord]:
-    """What the invoice of a period claims: ended before its end, on no invoice. No clock decides what is late."""
-    return UsageRecord.objects.filter(api_key_id=key_id, invoice=None, ended_at__lt=period_end)
+class _Claim(NamedTuple):
+    """What an invoice bills."""
+
+    records: QuerySet[UsageRecord]
+    adjustments: QuerySet[Adjustment]
+
+
+def _claimable(key_id: int, period_end: dt.datetime) -> _Claim:
+    """What the invoice of a period claims: from before its end, on no invoice. No clock decides what is late."""
+    records = UsageRecord.objects.filter(api_key_id=key_id, invoice=None, ended_at__lt=period_end)
+    return _Claim(records, adjustments.claimable(period_end).filter(api_key_id=key_id))
 
 
 def _keys_to_draft(account: Account, month: dt.date, period_end: dt.datetime) -> Iterable[ApiKey]:
     """Keys with something to claim, and keys whose draft may have lost it."""
     used = UsageRecord.objects.filter(account=account, invoice=None, ended_at__lt=period_end)
+    adjusted = adjustments.claimable(period_end).filter(account=account)
     drafted = Invoice.objects.filter(account=account, month=month, status=Status.DRAFT)
-    wanted = Q(pk__in=used.order_by().values("api_key")) | Q(pk__in=drafted.order_by().values("api_key"))
+    wanted = Q()
+    for rows in (used, adjusted, drafted):
+        wanted |= Q(pk__in=rows.order_by().values("api_key"))
     return ApiKey.objects.filter(wanted, account=account).order_by("name", "pk")
 
 
@@ -181,13 +204,13 @@ def _draft_key(account: Account, key: ApiKey, month: dt.date) -> Invoice | None:
             return None
         invoice = invoice or Invoice(month=month)
         _copy_facts(invoice, account, key)
-        records = _claimable(key.pk, invoice.period_end)
-        totals = _totals(records, invoice.currency)
-        if not totals.records:
+        claim = _claimable(key.pk, invoice.period_end)
+        totals = _totals(claim, invoice.currency)
+        if not totals.worth_an_invoice:
             _discard(invoice)
             return None
         invoice.save()
-        _write_lines(invoice, records, totals)
+        _write_lines(invoice, claim, totals)
     return invoice
 
 
@@ -223,40 +246,68 @@ def _copy_facts(invoice: Invoice, account: Account, key: ApiKey) -> None:
     invoice.seller_tax_id = seller["tax_id"]
 
 
-def _claim(invoice: Invoice) -> QuerySet[UsageRecord]:
+def _claim(invoice: Invoice) -> _Claim:
     """Set the invoice of all that it claims, and return exactly those."""
-    _claimable(invoice.api_key_id, invoice.period_end).update(invoice=invoice)
-    return UsageRecord.objects.filter(invoice=invoice)
+    for claimable in _claimable(invoice.api_key_id, invoice.period_end):
+        claimable.update(invoice=invoice)
+    return _claimed(invoice)
+
+
+def _claimed(invoice: Invoice) -> _Claim:
+    return _Claim(UsageRecord.objects.filter(invoice=invoice), Adjustment.objects.filter(invoice=invoice))
 
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """Of the records of an invoice: how many there are, are unpriced, are in another currency; what they cost."""
+    """Of what an invoice bills: how many records there are, are unpriced, are in another currency; what they cost.
+
+    `adjustments` counts those that are not merely carried over; `adjusted_nanos` is the sum of all.
+    """
 
     records: int
     unpriced: int
     foreign: int
     cost_nanos: int
+    adjustments: int
+    adjusted_nanos: int
+
+    @property
+    def worth_an_invoice(self) -> bool:
+        """A credit carried over waits for something to bill: by itself it would make an invoice of zero each month."""
+        return bool(self.records or self.adjustments or self.adjusted_nanos > 0)
 
 
-def _totals(records: QuerySet[UsageRecord], currency: str) -> _Totals:
-    found = records.aggregate(
+def _totals(claim: _Claim, currency: str) -> _Totals:
+    foreign = Count("id", filter=~Q(currency=currency))
+    used = claim.records.aggregate(
         records=Count("id"),
         unpriced=Count("id", filter=Q(unpriced=True)),
-        foreign=Count("id", filter=~Q(currency=currency)),
+        foreign=foreign,
         cost=Coalesce(Sum("cost_nanos"), 0),
     )
-    return _Totals(found["records"], found["unpriced"], found["foreign"], found["cost"])
+    adjusted = claim.adjustments.aggregate(
+        made=Count("id", filter=~Q(kind=Adjustment.Kind.CARRIED)),
+        foreign=foreign,
+        nanos=Coalesce(Sum("amount_nanos"), 0),
+    )
+    return _Totals(
+        records=used["records"],
+        unpriced=used["unpriced"],
+        foreign=used["foreign"] + adjusted["foreign"],
+        cost_nanos=used["cost"],
+        adjustments=adjusted["made"],
+        adjusted_nanos=adjusted["nanos"],
+    )
 
 
-def _blockers(invoice: Invoice, claimed: QuerySet[UsageRecord], totals: _Totals) -> list[str]:
-    """Why these records cannot be billed, one sentence per reason."""
+def _blockers(invoice: Invoice, claimed: _Claim, totals: _Totals) -> list[str]:
+    """Why this cannot be billed, one sentence per reason."""
     name = f"{invoice.account_name}/{invoice.key_name} {invoice.month:%Y-%m}"
-    if not totals.records:
+    if not totals.worth_an_invoice:
         return [f"{name}: nothing is left to bill; draft the month again"]
     reasons = []
     if totals.unpriced:
-        causes = claimed.filter(unpriced=True).order_by("unpriced_reason").values_list("unpriced_reason")
+        causes = claimed.records.filter(unpriced=True).order_by("unpriced_reason").values_list("unpriced_reason")
         for cause, requests in causes.annotate(requests=Count("id")):
             reasons.append(f"{name}: {requests} unpriced requests ({cause})")
     if totals.foreign:
@@ -266,13 +317,10 @@ def _blockers(invoice: Invoice, claimed: QuerySet[UsageRecord], totals: _Totals)
     return reasons
 
 
-def _write_lines(invoice: Invoice, records: QuerySet[UsageRecord], totals: _Totals) -> str:
-    """Replace a draft's lines by the sums of these records, and its totals by the sums of the lines.
-
-    Returns why the lines are not the records' cost to the nano, or nothing: only a damaged record brings that about.
-    """
+def _write_lines(invoice: Invoice, claim: _Claim, totals: _Totals) -> list[InvoiceLine]:
+    """Replace a draft's lines by the sums of these rows, and its totals by the sums of the lines; returns the lines."""
     with translation.override(invoice.language):
-        built = lines.build(records, invoice.period_start, invoice.currency)
+        built = lines.build(*claim, invoice.period_start, invoice.currency)
     for line in built:
         line.invoice = invoice
     invoice.lines.all().delete()
@@ -283,24 +331,25 @@ def _write_lines(invoice: Invoice, records: QuerySet[UsageRecord], totals: _Tota
     invoice.total_nanos = invoice.subtotal_nanos + invoice.tax_nanos
     invoice.unpriced = totals.unpriced
     invoice.save()
-    exact_nanos = sum(line.exact_nanos for line in built)
-    if exact_nanos == totals.cost_nanos:
+    return built
+
+
+def _misfit(invoice: Invoice, built: Sequence[InvoiceLine], totals: _Totals) -> str:
+    """Why the lines are not what was claimed, to the nano, or nothing: only a damaged record brings that about."""
+    exact_nanos = sum(line.exact_nanos for line in built) - lines.carried_nanos(built)
+    if exact_nanos == totals.cost_nanos + totals.adjusted_nanos:
         return ""
+    records_nanos = exact_nanos - totals.adjusted_nanos
     return (
-        f"{invoice}: the lines sum to {money.show(exact_nanos)}, the records cost {money.show(totals.cost_nanos)}: "
+        f"{invoice}: the lines sum to {money.show(records_nanos)}, the records cost {money.show(totals.cost_nanos)}: "
         "a record's parts do not sum to its cost"
     )
 
 
 def _number(invoice: Invoice, now: dt.datetime) -> None:
-    """Give a draft the next number of the year and open it. The caller's transaction holds the counter: no gaps."""
+    """Give a draft the next number of the year and open it."""
     today = local_day(now, ZoneInfo(settings.SELLER["zone"]))
-    counters = InvoiceCounter.objects.filter(series=SERIES, year=today.year)
-    InvoiceCounter.objects.bulk_create([InvoiceCounter(series=SERIES, year=today.year)], ignore_conflicts=True)
-    counter = counters.select_for_update().get()
-    counter.last += 1
-    counter.save(update_fields=["last"])
-    invoice.number = f"{today.year}-{counter.last:06d}"
+    invoice.number = numbering.take(numbering.INVOICES, today.year)
     invoice.status, invoice.issued_at = Status.OPEN, now
     invoice.due_on = today + dt.timedelta(days=invoice.account.due_days)
     invoice.save()

@@ -13,6 +13,7 @@ import re
 import secrets
 import string
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
@@ -26,6 +27,10 @@ BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
 RANDOM_LENGTH, CHECKSUM_LENGTH = 43, 6
 SHORTEST, LONGEST = 20, 200
 SHOWN_LENGTH = len(PREFIX) + 3
+
+SECRET_COLUMNS = (
+    "digest", "shown", "last_used_at", "previous_digest", "previous_until", "previous_shown", "previous_used_at",
+)  # fmt: skip
 
 _PRESET = re.compile(rf"[!-~]{{{SHORTEST},{LONGEST}}}", re.ASCII)
 _OURS = re.compile(rf"{PREFIX}[0-9A-Za-z]{{{RANDOM_LENGTH + CHECKSUM_LENGTH}}}", re.ASCII)
@@ -83,20 +88,53 @@ def revoke(key: ApiKey, at: dt.datetime) -> None:
         key.save(update_fields=["revoked_at"])
 
 
-def rotate(key: ApiKey, grace: dt.timedelta, at: dt.datetime | None = None) -> str:
+class RotatedMeanwhile(ValueError):
+    """The key has another secret than the one that was to be replaced."""
+
+
+def rotate(key: ApiKey, grace: dt.timedelta, at: dt.datetime | None = None, *, replaced: str | None = None) -> str:
     """Give the key a new secret and return it; the old one works until `grace` after `at` (now).
 
-    It stays the same key: its budget, usage and invoice go on. ValueError when it is revoked.
+    It stays the same key: its budget, usage and invoice go on. An older secret in its grace time stops at once.
+    `replaced` is the digest of the secret that is to be replaced: RotatedMeanwhile where it has been already, so that
+    nothing asked for once is done twice. ValueError when the key is revoked.
     """
     secret = make_secret()
     with one_version():  # takes the version's lock first, as every save does: two rotations at once wait for each other
         key.refresh_from_db()
         if key.revoked_at is not None:
             raise ValueError("a revoked key cannot be rotated: make a new one")
+        if replaced is not None and key.digest != replaced:
+            raise RotatedMeanwhile("the key was rotated already")
         key.previous_digest, key.previous_until = key.digest, (at or now()) + grace
-        key.digest, key.shown = digest(secret, settings.KEY_PEPPER), shown(secret)
-        key.save(update_fields=["digest", "shown", "previous_digest", "previous_until"])
+        key.previous_shown, key.previous_used_at = key.shown, key.last_used_at
+        key.digest, key.shown, key.last_used_at = digest(secret, settings.KEY_PEPPER), shown(secret), None
+        key.save(update_fields=[*SECRET_COLUMNS])
     return secret
+
+
+def end_old_secret(key: ApiKey, at: dt.datetime) -> None:
+    """Refuse the secret from before the last rotation from now on, though its grace time is not over."""
+    with one_version():
+        key.refresh_from_db()
+        if key.previous_until is not None and key.previous_until > at:
+            key.previous_until = at
+            key.save(update_fields=["previous_until"])
+
+
+def note_uses(uses: Mapping[str, dt.datetime], using: str = "default") -> None:
+    """Keep when secrets were last used, by their digests; never an earlier time than is kept.
+
+    A statement and a commit each: a gateway never holds two keys' rows while somebody changes them in another order.
+    It raises no version, for the request path does not read it, and leaves no audit entry.
+    """
+    rows = ApiKey.objects.using(using)
+    for digest, at in uses.items():
+        is_newer = Q(last_used_at=None) | Q(last_used_at__lt=at)
+        if rows.filter(is_newer, digest=digest).update(last_used_at=at):
+            continue
+        was_newer = Q(previous_used_at=None) | Q(previous_used_at__lt=at)
+        rows.filter(was_newer, previous_digest=digest).update(previous_used_at=at)
 
 
 def _checksum(body: str) -> str:

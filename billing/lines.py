@@ -1,18 +1,19 @@
-"""The lines of an invoice: sums of its records, exact, and each rounded once to the currency's places."""
+"""The lines of an invoice: sums of its records and adjustments, exact, each rounded once to the currency's places."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.db.models import BooleanField, Count, ExpressionWrapper, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from billing import money
-from billing.models import InvoiceLine, UsageRecord
+from billing.models import Adjustment, InvoiceLine, UsageRecord
 from billing.pricing import BASE_TIERS
 from billing.usage import BUCKETS
 
@@ -34,6 +35,12 @@ BUCKET_SUMS = {
 }
 MAX_DESCRIPTION = 300
 """Characters of `InvoiceLine.description`."""
+
+ADJUSTMENT, CARRIED_OVER = "adjustment", "carried_over"
+"""The buckets of the lines of adjustments, and of the line that takes what is left of a credit to the next invoice."""
+
+BY_LEDGER = (Adjustment.Kind.SETTLED, Adjustment.Kind.SWEPT)
+BY_HAND = {str(Adjustment.Kind.GOODWILL): _("goodwill"), str(Adjustment.Kind.CORRECTION): _("correction")}
 
 
 class LineKey(NamedTuple):
@@ -57,11 +64,31 @@ class LineSum:
     exact_nanos: int = 0
 
 
-def build(records: QuerySet[UsageRecord], period_start: dt.datetime, currency: str) -> list[InvoiceLine]:
-    """The lines (not saved, without an invoice) of priced records; what ended before the period is on lines of its own.
+def build(
+    records: QuerySet[UsageRecord], adjustments: QuerySet[Adjustment], period_start: dt.datetime, currency: str
+) -> list[InvoiceLine]:
+    """The lines (not saved, without an invoice) of priced records and of adjustments; they never sum to less than zero.
 
-    Unpriced records make no line: they hold up the issue instead of showing as zero. Nor does a bucket nobody used.
+    What is from before the period is on lines of its own. Unpriced records make no line: they hold up the issue instead
+    of showing as zero. Nor does a bucket nobody used. Where credits are more than all the rest, a last line takes what
+    is left of them over to the next invoice.
     """
+    places = money.currency_places(currency)
+    built = [*_of_records(records, period_start, places), *_of_adjustments(adjustments, period_start, places)]
+    if (subtotal := sum(line.amount_nanos for line in built)) < 0:
+        words = gettext("credit carried over to the next invoice")
+        built.append(_sum_line("", CARRIED_OVER, words, -subtotal, places))
+    for position, line in enumerate(built, start=1):
+        line.position = position
+    return built
+
+
+def carried_nanos(built: Iterable[InvoiceLine]) -> int:
+    """How much of its credits an invoice with these lines takes over to the next one."""
+    return sum(line.exact_nanos for line in built if line.bucket == CARRIED_OVER)
+
+
+def _of_records(records: QuerySet[UsageRecord], period_start: dt.datetime, places: int) -> Iterator[InvoiceLine]:
     late = ExpressionWrapper(Q(ended_at__lt=period_start), output_field=BooleanField())
     priced = records.filter(unpriced=False).order_by().annotate(late=late)
     sums: dict[LineKey, LineSum] = {}
@@ -70,8 +97,31 @@ def build(records: QuerySet[UsageRecord], period_start: dt.datetime, currency: s
             found = sums.setdefault(key, LineSum())
             found.quantity += quantity
             found.exact_nanos += exact_nanos
-    places = money.currency_places(currency)
-    return [_line(at, key, sums[key], places) for at, key in enumerate(sorted(sums), start=1)]
+    for key in sorted(sums):
+        yield _line(key, sums[key], places)
+
+
+def _of_adjustments(adjustments: QuerySet[Adjustment], period_start: dt.datetime, places: int) -> Iterator[InvoiceLine]:
+    """The ledger's by model, those made by hand one by one, and carried credit as one; what sums to zero is no line.
+
+    The ledger's may be many and tiny: one by one, rounding would make nothing of them.
+    """
+    late = ExpressionWrapper(Q(effective_at__lt=period_start), output_field=BooleanField())
+    dated = adjustments.annotate(late=late)
+    by_model = dated.filter(kind__in=BY_LEDGER).order_by("late", "record__model").values_list("late", "record__model")
+    for is_late, model, nanos in by_model.annotate(nanos=Sum("amount_nanos")):
+        words = gettext("requests that ended after they were billed")
+        if nanos:
+            yield _sum_line(model, ADJUSTMENT, words, nanos, places, late=is_late)
+    made = dated.filter(kind__in=BY_HAND).order_by("effective_at", "pk")
+    for is_late, model, kind, reason, nanos in made.values_list(
+        "late", "record__model", "kind", "reason", "amount_nanos"
+    ):
+        yield _sum_line(model or "", ADJUSTMENT, f"{BY_HAND[kind]} · {reason}", nanos, places, late=is_late)
+    carried = adjustments.filter(kind=Adjustment.Kind.CARRIED).aggregate(nanos=Coalesce(Sum("amount_nanos"), 0))
+    if carried["nanos"]:
+        words = gettext("credit carried over from an earlier invoice")
+        yield _sum_line("", ADJUSTMENT, words, carried["nanos"], places)
 
 
 def _buckets(records: QuerySet[Any]) -> Iterator[tuple[LineKey, int, int]]:
@@ -109,10 +159,28 @@ def _key(row: Mapping[str, Any], bucket: str, *, unit_nanos: int, per_request: b
     )
 
 
-def _line(position: int, key: LineKey, found: LineSum, places: int) -> InvoiceLine:
+def _sum_line(model: str, bucket: str, words: str, nanos: int, places: int, *, late: bool = False) -> InvoiceLine:
+    """One of no tokens: its quantity is 1, at its own exact sum."""
+    described = [model, gettext("adjustment"), words, gettext("of an earlier month") if late else ""]
+    amount_nanos = money.round_to_places(nanos, places)
+    return InvoiceLine(
+        model=model,
+        description=" · ".join(word for word in described if word)[:MAX_DESCRIPTION],
+        bucket=bucket,
+        metering="none",
+        late=late,
+        quantity=1,
+        unit_nanos=nanos,
+        per_million=False,
+        exact_nanos=nanos,
+        rounding_nanos=amount_nanos - nanos,
+        amount_nanos=amount_nanos,
+    )
+
+
+def _line(key: LineKey, found: LineSum, places: int) -> InvoiceLine:
     amount_nanos = money.round_to_places(found.exact_nanos, places)
     return InvoiceLine(
-        position=position,
         model=key.model,
         description=_description(key),
         bucket=key.bucket,

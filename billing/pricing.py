@@ -72,6 +72,8 @@ class Item:
 class Rating:
     """What a request costs. `cost_nanos` = sum of `buckets` + sum of the items' amounts; all zero when unpriced.
 
+    Unpriced, it still has items for what other models did, which nothing else on a record tells: see `parts_of`.
+
     `unit_prices`: bucket -> nanos per million tokens as applied (tier and long context inside), for every bucket that
     has a price. They are for showing: where the factors leave a fraction of a nano it is rounded half even, while the
     amounts come from the exact fraction.
@@ -123,19 +125,64 @@ def rate(
         if cost > MAX_NANOS:
             raise NoPrice(f"the amount for model {model} is too large to be true: check its price")
     except NoPrice as missing:
-        return Rating(0, dict.fromkeys(BUCKETS, 0), {}, unpriced_reason=str(missing)[:MAX_REASON])
+        unrated = [item for part in parts for item in _unrated(part)]
+        return Rating(0, dict.fromkeys(BUCKETS, 0), {}, unrated, unpriced_reason=str(missing)[:MAX_REASON])
     return replace(own, cost_nanos=cost, items=tuple(items))
+
+
+def parts_of(items: Sequence[Item]) -> list[Part]:
+    """What other models did inside an unpriced request, from the items of its rating: `rate` can be tried again."""
+    parts: list[tuple[str, dict[str, int], dict[str, int]]] = []
+    for item in items:
+        if not parts or parts[-1][0] != item.model or _begins_anew(item, *parts[-1][1:]):
+            parts.append((item.model, {}, {}))
+        counts, tools = parts[-1][1:]
+        (counts if item.per_million else tools)[item.bucket] = item.quantity
+    return [Part(model, TokenUsage(**counts, server_tools=tools)) for model, counts, tools in parts]
+
+
+def _begins_anew(item: Item, counts: Mapping[str, int], tools: Mapping[str, int]) -> bool:
+    """Whether an item is of another part of the same model: each has its buckets in their order, then its tools."""
+    if not item.per_million:
+        return item.bucket in tools
+    later = BUCKETS[BUCKETS.index(item.bucket) :]
+    return bool(tools) or any(bucket in counts for bucket in later)
+
+
+def _unrated(part: Part) -> list[Item]:
+    """Another model's use without a price, as items of no amount."""
+    used = [(name, count, True) for name, count in part.usage.buckets().items()]
+    used += [(tool, count, False) for tool, count in part.usage.server_tools.items()]
+    return [Item(part.model, name, count, 0, per_million, 0, "") for name, count, per_million in used if count]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPrice:
+    """Nanos per million tokens of a bucket, and what multiplies them. A tier with a block of its own has factor 1."""
+
+    base_nanos: int
+    tier: Fraction
+    long_context: Fraction
+
+    @property
+    def exact(self) -> Fraction:
+        """As applied."""
+        return self.base_nanos * self.tier * self.long_context
+
+
+def factored(price: PriceVersion, tier: str, total_input: int) -> dict[str, UnitPrice]:
+    """The unit price of every bucket that has one, with its factors; NoPrice where the tier has none."""
+    block, factor = _tier_of(price, tier)
+    long, output = Fraction(1), Fraction(1)
+    if is_long(price, total_input):
+        assert price.long_context is not None
+        long, output = price.long_context.input, price.long_context.output
+    return {bucket: UnitPrice(nanos, factor, output if bucket == "output" else long) for bucket, nanos in block.items()}
 
 
 def unit_prices(price: PriceVersion, tier: str, total_input: int) -> dict[str, Fraction]:
     """Exact nanos per million tokens of every bucket with a price, tier and long context applied."""
-    block, factor = _tier_of(price, tier)
-    units = {bucket: nanos * factor for bucket, nanos in block.items()}
-    if not is_long(price, total_input):
-        return units
-    assert price.long_context is not None
-    above = {"output": price.long_context.output}
-    return {bucket: unit * above.get(bucket, price.long_context.input) for bucket, unit in units.items()}
+    return {bucket: unit.exact for bucket, unit in factored(price, tier, total_input).items()}
 
 
 def is_long(price: PriceVersion, total_input: int) -> bool:

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from django.db import DatabaseError, transaction
@@ -51,6 +52,25 @@ class Folder:
     def sees(self, process: uuid.UUID) -> bool:
         """Whether the process's lock file is here."""
         return self.lock_path(process).exists()
+
+    def is_held(self, process: uuid.UUID) -> bool:
+        """Whether somebody holds the process's lock: itself, or whoever sweeps after it. Looks, and lets go at once.
+
+        A sweeper that comes in just this moment takes the process for living, and looks again in seconds.
+        """
+        try:
+            file = os.open(self.lock_path(process), os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except PermissionError:  # another user's: it is for that user's sweep to tell
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
 
     def hold(self, process: uuid.UUID) -> ProcessLock | None:
         """Make and hold a process's own lock; None, and an error in the log, where the folder cannot be written.
@@ -174,3 +194,48 @@ def _answered(watched: Collection[uuid.UUID], read: Callable[[Collection[uuid.UU
         return read(watched)
     except DatabaseError:
         return None
+
+
+class Standing(Enum):
+    """What an onlooker knows of a process."""
+
+    ANSWERS = "answers"
+    SILENT = "silent"
+    """It lives, for it holds its lock, but its heartbeat stands still: it is stopped, or its database is away."""
+    GONE = "gone"
+    """Dead, or so it seems from here: a sweep settles what it left."""
+
+
+class Onlooker:
+    """Tells people which processes answer, from the heartbeats that they happen to look at.
+
+    Nothing is decided by it: a sweep watches for itself. Numbers that are equal at two looks `still_s` apart were so
+    between them, however seldom somebody looks. One per process of the admin; safe in threads.
+    """
+
+    MOST = 1000
+
+    def __init__(
+        self, folder: Folder, *, still_s: float = WATCH_S / 2, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._still_s, self._clock = folder, still_s, clock
+        self._seen: dict[uuid.UUID, tuple[int | None, float]] = {}
+
+    def standing(self, process: uuid.UUID, heartbeat: int | None) -> Standing:
+        """`heartbeat` is the one just read; None where the process has no row: it begins, or is settled already."""
+        here = self._folder.sees(process)
+        if here and not self._folder.is_held(process):
+            return Standing.GONE
+        seen = self._seen.get(process)
+        if seen is None or seen[0] != heartbeat:
+            self._forget_some()
+            self._seen[process] = heartbeat, self._clock()
+            return Standing.ANSWERS
+        if self._clock() - seen[1] < self._still_s:
+            return Standing.ANSWERS
+        return Standing.SILENT if here else Standing.GONE
+
+    def _forget_some(self) -> None:
+        """Processes come and go for as long as the admin runs."""
+        if len(self._seen) >= self.MOST:
+            self._seen.clear()

@@ -1,27 +1,31 @@
-"""What was used, for the customer: roll-ups for the days that are up to date, records for those that are not."""
+"""What was used, for the customer: roll-ups for the days that are up to date, records for those that are not, and the
+adjustments made on a day, whichever request they are about."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from django.db.models import Count, Q, QuerySet, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Prefetch, Q, Sum
 
-from billing import money
-from billing.models import ApiKey, BudgetMonth, RollupDue, UsageRecord, UsageRollup
+from billing import adjustments, money
+from billing.models import ApiKey, BudgetMonth, UsageRecord
 from billing.periods import local_day, next_month
 from billing.usage import BUCKETS
+from billing.usage_sums import Cut, Figures, sums
 
 COUNTS = (*BUCKETS, "reasoning")
 
 
 @dataclass(frozen=True, slots=True)
 class DayUsage:
-    """A key's use of a model on a day of its account's zone. `usage`: bucket (and `reasoning`) -> tokens."""
+    """A key's use of a model on a day of its account's zone. `usage`: bucket (and `reasoning`) -> tokens.
+
+    `cost_nanos` holds the adjustments made on that day (`adjustment_nanos`, signed); model "": they are about none.
+    """
 
     day: dt.date
     model: str
@@ -29,6 +33,7 @@ class DayUsage:
     unpriced: int
     usage: Mapping[str, int]
     cost_nanos: int
+    adjustment_nanos: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,49 +62,44 @@ class Spending(NamedTuple):
 
 
 def usage_by_day_and_model(key_id: int, start: dt.date, end: dt.date) -> list[DayUsage]:
-    """A key's use from `start` to before `end`, exact at the moment of asking, by day and model.
-
-    A day that becomes due after the first query shows as it was before; one that is rebuilt meanwhile changes at once.
-    """
+    """A key's use from `start` to before `end`, exact at the moment of asking, by day and model."""
+    found = sums(Cut(start, end - dt.timedelta(days=1), key=key_id), ("day", "model"))
+    rows = [_day_usage(day, model, figures) for (day, model), figures in found.items()]
     days = Q(api_key_id=key_id, day__gte=start, day__lt=end)
-    due = list(RollupDue.objects.filter(days).order_by().values_list("day", flat=True).distinct())
-    rows = [
-        *_sums(UsageRollup.objects.filter(days).exclude(day__in=due), Sum("requests"), Sum("unpriced")),
-        *_sums(
-            UsageRecord.objects.filter(api_key_id=key_id, day__in=due),
-            Count("*"),
-            Count("id", filter=Q(unpriced=True)),
-        ),
-    ]
-    return sorted(rows, key=lambda row: (row.day, row.model))
+    return sorted(_with_adjustments(rows, days), key=lambda row: (row.day, row.model))
 
 
-def _sums(rows: QuerySet[Any], requests: Any, unpriced: Any) -> list[DayUsage]:
-    counts = {f"sum_{name}": Coalesce(Sum(name), 0) for name in COUNTS}
-    by_day = rows.order_by().values("day", "model")
-    found = by_day.annotate(sum_requests=requests, sum_unpriced=unpriced, cost=Sum("cost_nanos"), **counts)
-    return [
-        DayUsage(
-            day=row["day"],
-            model=row["model"],
-            requests=row["sum_requests"],
-            unpriced=row["sum_unpriced"],
-            usage={name: row[f"sum_{name}"] for name in COUNTS},
-            cost_nanos=row["cost"],
-        )
-        for row in found
-    ]
+def _with_adjustments(rows: Sequence[DayUsage], days: Q) -> Collection[DayUsage]:
+    """The rows with what was billed more or less on these days; where nothing else was used, on rows of their own."""
+    found = {(row.day, row.model): row for row in rows}
+    made = adjustments.counted().filter(days).order_by().values_list("day", "record__model")
+    for day, model, nanos in made.annotate(nanos=Sum("amount_nanos")):
+        at = (day, model or "")
+        row = found.get(at) or DayUsage(*at, 0, 0, dict.fromkeys(COUNTS, 0), 0)
+        found[at] = replace(row, cost_nanos=row.cost_nanos + nanos, adjustment_nanos=nanos)
+    return found.values()
+
+
+def _day_usage(day: dt.date, model: str, figures: Figures) -> DayUsage:
+    return DayUsage(
+        day=day,
+        model=model,
+        requests=figures.requests,
+        unpriced=figures.unpriced,
+        usage={name: getattr(figures, name) for name in COUNTS},
+        cost_nanos=figures.cost_nanos,
+    )
 
 
 def budget(key: ApiKey, now: dt.datetime) -> Budget:
-    """What the key may spend and has spent in the running month: an absolute figure, read from the records."""
+    """What the key may spend and has spent in the running month: an absolute figure, from records and adjustments."""
     month = local_day(now, ZoneInfo(key.account.timezone)).replace(day=1)
     spent_nanos = sum(row.cost_nanos for row in usage_by_day_and_model(key.pk, month, next_month(month)))
     return Budget(month, key.monthly_budget_nanos, spent_nanos)
 
 
 def spendings(months: Collection[KeyMonth]) -> dict[KeyMonth, Spending]:
-    """What keys have spent in months, as the settlements left it: the very sum of the month's records."""
+    """What keys have spent in months: the very sum of the month's records and adjustments, below zero for credits."""
     keys, firsts = {key_id for key_id, _ in months}, {month for _, month in months}
     rows = BudgetMonth.objects.filter(api_key__in=keys, month__in=firsts)
     found = {(row.api_key_id, row.month): Spending(row.spent_nanos, row.version) for row in rows}
@@ -108,7 +108,7 @@ def spendings(months: Collection[KeyMonth]) -> dict[KeyMonth, Spending]:
 
 def request_detail(key_id: int, request_id: str) -> dict[str, Any] | None:
     """A request of this key by its name, as `GET /v1/usage/requests/{id}` shows it; None where it has none."""
-    records = UsageRecord.objects.prefetch_related("attempts")
+    records = UsageRecord.objects.prefetch_related("attempts", Prefetch("adjustments", adjustments.counted()))
     record = records.filter(api_key_id=key_id, request_name=request_id).first()
     return None if record is None else _detail(record)
 
@@ -130,6 +130,7 @@ def _detail(record: UsageRecord) -> dict[str, Any]:
         "service_tier": record.service_tier or "default",
         "currency": record.currency,
         "cost": money.show(record.cost_nanos),
+        "adjustments": money.show(sum(made.amount_nanos for made in record.adjustments.all())),
         "cost_by_bucket": {name: money.show(nanos) for name, nanos in cost_by_bucket(record).items()},
         "unit_prices": {name: money.show(record.unit_prices[name]) for name in BUCKETS if name in record.unit_prices},
         "unpriced": record.unpriced,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
+from typing import Any
 
 from django.db import DataError, IntegrityError, connection, transaction
-from django.db.models import Count, Min, Q, Sum
+from django.db.models import Count, Min, Model, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from billing import locks
-from billing.models import RollupDue, UsageRecord, UsageRollup
+from billing import locks, quarters
+from billing.models import FlagRollup, RollupDue, UsageDay, UsageRecord, UsageRollup
+from billing.usage import BUCKETS
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +24,19 @@ INTERRUPTED = (
 )  # fmt: skip
 """Endings that cut an answer short."""
 
+ESTIMATED = ("estimated", "checkpoint")
+"""Meterings of which we counted at least a part ourselves."""
+
 GROUPS = (
     "account_id", "api_key_id", "day", "hour_start", "model", "provider", "service_tier", "metering", "long_context",
 )  # fmt: skip
 
-MAX_RECORDS = 100_000
+MAX_RECORDS = 50_000
 """Records summed in one transaction, where several days are due."""
+
+MAX_FLAGS = 1_000
+"""Rows of flags that one run makes, the most frequent first: a counter's name is a provider's word, and could be new in
+every answer."""
 
 SUMS = {
     "currency": Min("currency"),
@@ -43,6 +52,17 @@ SUMS = {
     "cost_nanos": Sum("cost_nanos"),
 }
 """Column of UsageRollup -> its sum over records."""
+
+DAY_GROUPS = ("account_id", "api_key_id", "day", "model", "provider")
+DAY_SUMS = {
+    "currency": Min("currency"),
+    "requests": Sum("requests"),
+    "interrupted": Sum("interrupted"),
+    "estimated": Coalesce(Sum("requests", filter=Q(metering__in=ESTIMATED)), 0),
+    "unpriced": Sum("unpriced"),
+    **{name: Sum(name) for name in (*BUCKETS, "reasoning", "cost_nanos")},
+}
+"""Column of UsageDay -> its sum over UsageRollup."""
 
 
 def rebuild_due(limit: int | None = None) -> int:
@@ -81,7 +101,13 @@ def _rebuild(key_id: int, days: Sequence[dt.date]) -> int:
         locks.hold("rollup", key_id)
         RollupDue.objects.filter(wanted).delete()
         UsageRollup.objects.filter(wanted).delete()
-        return _insert_sums(wanted)
+        UsageDay.objects.filter(wanted).delete()
+        FlagRollup.objects.filter(wanted).delete()
+        _insert_flags(key_id, days)
+        quarters.rebuild(key_id, days)
+        hours = _insert_sums(UsageRollup, UsageRecord.objects.filter(wanted), GROUPS, SUMS)
+        _insert_sums(UsageDay, UsageRollup.objects.filter(wanted), DAY_GROUPS, DAY_SUMS)
+        return hours
 
 
 def _batches(key_id: int, days: Sequence[dt.date]) -> Iterator[list[dt.date]]:
@@ -99,12 +125,30 @@ def _batches(key_id: int, days: Sequence[dt.date]) -> Iterator[list[dt.date]]:
     yield batch
 
 
-def _insert_sums(wanted: Q) -> int:
-    """INSERT … SELECT: no record comes to Python."""
-    sums = {f"sum_{name}": expression for name, expression in SUMS.items()}
-    records = UsageRecord.objects.filter(wanted).order_by().values(*GROUPS).annotate(**sums)
-    select, params = records.query.sql_with_params()
-    columns = ", ".join(connection.ops.quote_name(name) for name in (*GROUPS, *SUMS))
+def _insert_sums(table: type[Model], rows: QuerySet[Any], groups: Sequence[str], sums: Mapping[str, Any]) -> int:
+    """INSERT … SELECT: no row comes to Python. Returns how many sums there are."""
+    named = {f"sum_{name}": expression for name, expression in sums.items()}
+    select, params = rows.order_by().values(*groups).annotate(**named).query.sql_with_params()
+    columns = ", ".join(connection.ops.quote_name(name) for name in (*groups, *sums))
     with connection.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {UsageRollup._meta.db_table} ({columns}) {select}", params)
+        cursor.execute(f"INSERT INTO {table._meta.db_table} ({columns}) {select}", params)
         return int(cursor.rowcount)
+
+
+def _insert_flags(key_id: int, days: Sequence[dt.date]) -> None:
+    """The same for the flags of records, each a row of its own; most records have none."""
+    on_postgresql = connection.vendor == "postgresql"
+    flags = "jsonb_array_elements_text(flags) AS one(flag)" if on_postgresql else "json_each(flags) AS one"
+    flag = "substr(one.flag, 1, 200)" if on_postgresql else "substr(one.value, 1, 200)"
+    flagged = "flags <> '[]'::jsonb" if on_postgresql else "flags <> '[]'"
+    places = ", ".join(["%s"] * len(days))
+    statement = f"""
+        INSERT INTO {FlagRollup._meta.db_table} (api_key_id, day, provider, model, flag, records, first_at, last_at)
+        SELECT api_key_id, day, provider, model, {flag}, count(*), min(ended_at), max(ended_at)
+        FROM {UsageRecord._meta.db_table}, {flags}
+        WHERE api_key_id = %s AND day IN ({places}) AND {flagged}
+        GROUP BY 1, 2, 3, 4, 5 ORDER BY 6 DESC LIMIT {MAX_FLAGS}
+    """  # noqa: S608 - names of our own models
+    values = days if on_postgresql else [day.isoformat() for day in days]
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [key_id, *values])

@@ -7,6 +7,7 @@ Nothing here has the last word. An owner that lives after all replaces such a re
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import logging
 import threading
 import time
@@ -21,10 +22,13 @@ from typing import Any
 from django.conf import settings
 from django.db import DatabaseError, connections
 from django.dispatch import Signal
+from django.utils.timezone import now
 
 from billing.catalogue import readable_price
-from billing.ledger import BroughtObjects, CheckpointRow, Ledger, LedgerUnavailable, OpenRow, Settlement
+from billing.ledger import AttemptRow, BroughtObjects, CheckpointRow, Ledger, LedgerUnavailable, OpenRow, Settlement
+from billing.ledger.corrections import PROVISIONAL
 from billing.ledger.encoding import reported_from_json
+from billing.ledger.events import Kind, note
 from billing.ledger.journal import Contents, read
 from billing.models import Account, GatewayProcess, OpenStream, Price
 from billing.pricing import PriceOf, PriceVersion, rate, version_at
@@ -108,11 +112,20 @@ def _settle(process: uuid.UUID, folder: Folder) -> Swept:
     entries: list[Written] = [*journal.settlements.values(), *journal.discards, *journal.objects]
     names = {**journal.names, **_open_names(process)}
     for start in range(0, len(entries) + len(settlements), BATCH):
-        _write([*entries, *settlements][start : start + BATCH], names)
+        _write([*entries, *settlements][start : start + BATCH], names, process)
     path.unlink(missing_ok=True)
     process_lost.send_robust(GatewayProcess, process=process)
+    _note(process, len(settlements), late=len(journal.settlements))
     GatewayProcess.objects.filter(id=process).delete()
     return Swept(len(settlements), len(entries), 1)
+
+
+def _note(process: uuid.UUID, swept: int, *, late: int) -> None:
+    """Tell the operator that a process died, and what was left to settle."""
+    label = GatewayProcess.objects.filter(id=process).values_list("label", flat=True).first() or ""
+    note(Kind.SWEPT, process, swept, now(), detail=label)
+    if late:
+        note(Kind.LATE, process, late, now(), detail=label)
 
 
 def _lost_rows(process: uuid.UUID, journal: Contents) -> list[CheckpointRow]:
@@ -135,13 +148,16 @@ def as_checkpoint(stream: OpenStream) -> CheckpointRow:
         id=stream.id, key_id=stream.api_key_id, account_id=stream.account_id, key_name=stream.key_name,
         account_name=stream.account_name, own_name=f"req_{stream.id.hex}", wished_name=None, process=stream.process,
         model=stream.model, wire_format=stream.wire_format, stream=stream.stream, provider=stream.provider,
-        upstream_model=stream.upstream_model, started_at=stream.started_at,
+        upstream_model=stream.upstream_model, started_at=stream.started_at, tier_asked=stream.tier_asked,
+        retry_count=stream.retry_count, silence_limit_s=stream.silence_limit_s,
+        count_factor_ppm=stream.count_factor_ppm,
     )  # fmt: skip
     return CheckpointRow(
         open=opened, provider=stream.provider, upstream_model=stream.upstream_model, attempt=stream.attempt,
         counted_input=stream.counted_input, counted_output=stream.counted_output,
         reported=_readable(stream), last_output_at=stream.last_output_at,
-        at=stream.checkpoint_at or stream.started_at,
+        at=stream.checkpoint_at or stream.started_at, first_output_at=stream.first_output_at,
+        attempt_started_at=stream.attempt_started_at, provider_request_id=stream.provider_request_id,
     )  # fmt: skip
 
 
@@ -155,7 +171,7 @@ def _readable(stream: OpenStream) -> ReportedUsage | None:
 
 def lost_settlement(row: CheckpointRow, account: Account, price_of: PriceOf) -> Settlement:
     """The record of a lost request: what its last checkpoint proves was produced is billed, nothing else."""
-    bill = _metered(row)
+    bill = metered_so_far(row)
     tier = row.reported.service_tier if row.reported and bill.metering != "none" else ""
     rating = rate(
         bill.usage, model=row.open.model, tier=tier, at=row.open.started_at, currency=account.currency,
@@ -164,15 +180,36 @@ def lost_settlement(row: CheckpointRow, account: Account, price_of: PriceOf) -> 
     )  # fmt: skip
     counted = (row.counted_input, row.counted_output) if row.last_output_at is not None else (None, None)
     return Settlement(
-        open=row.open, zone=account.timezone, currency=account.currency, ending="gateway_lost", metering=bill.metering,
-        reason=LOST_STREAM if row.open.stream else LOST_ANSWER, usage=bill.usage, reported=row.reported,
-        counted_input=counted[0], counted_output=counted[1], tier_asked="", service_tier=tier, rating=rating,
-        first_output_at=None, ended_at=max(row.at, row.open.started_at), retry_count=0, flags=bill.flags,
-        provider=row.provider, upstream_model=row.upstream_model,
+        open=row.open, zone=account.timezone, currency=account.currency, ending=PROVISIONAL, metering=bill.metering,
+        reason=_reason(row), usage=bill.usage, reported=row.reported,
+        counted_input=counted[0], counted_output=counted[1], tier_asked=row.open.tier_asked, service_tier=tier,
+        rating=rating, first_output_at=row.first_output_at, ended_at=max(row.at, row.open.started_at),
+        retry_count=row.open.retry_count, attempts=[_lost_attempt(row)], flags=bill.flags, provider=row.provider,
+        upstream_model=row.upstream_model,
     )  # fmt: skip
 
 
-def _metered(row: CheckpointRow) -> Metered:
+def _reason(row: CheckpointRow) -> str:
+    return LOST_STREAM if row.open.stream else LOST_ANSWER
+
+
+def _lost_attempt(row: CheckpointRow) -> AttemptRow:
+    """The attempt that was under way, as far as the checkpoint tells; of those before it nothing is left."""
+    began = row.attempt_started_at or row.open.started_at
+
+    def after_ms(at: dt.datetime) -> int:
+        return max(0, (at - began) // dt.timedelta(milliseconds=1))
+
+    return AttemptRow(
+        number=row.attempt, provider=row.provider, upstream_model=row.upstream_model, outcome=PROVISIONAL, status=None,
+        reason=_reason(row), provider_request_id=row.provider_request_id, started_at=began, headers_ms=None,
+        first_output_ms=None if row.first_output_at is None else after_ms(row.first_output_at),
+        duration_ms=after_ms(row.at), usage=row.reported.raw if row.reported else None,
+        tokens=row.reported.usage if row.reported else None,
+    )  # fmt: skip
+
+
+def metered_so_far(row: CheckpointRow) -> Metered:
     """What is billed of a checkpoint: nothing before any output, nor for an answer that came whole or not at all."""
     produced = row.last_output_at is not None
     reported = row.reported
@@ -193,12 +230,12 @@ def prices_in_database() -> PriceOf:
     return lambda model, at: version_at(versions(model), at)
 
 
-def _write(entries: Iterable[Written], names: dict[uuid.UUID, str]) -> None:
+def _write(entries: Iterable[Written], names: dict[uuid.UUID, str], process: uuid.UUID) -> None:
     """Write through a ledger: in groups, a bad entry alone. NotSwept when the database does not take them in time.
 
     An entry that the database refuses for good is logged by the ledger, and stays as an open row.
     """
-    ledger = Ledger(names=names)
+    ledger = Ledger(names=names, process=process)
     written = [_put(ledger, entry) for entry in entries]
     ledger.start()
     deadline = time.monotonic() + WRITE_S

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from zoneinfo import ZoneInfo
 
 from celery import shared_task
 from celery.schedules import crontab
 from django.utils import timezone
 
-from billing import invoices, rollups
+from billing import count_factors, exports, invoice_documents, invoice_runs, invoices, rollups
 from billing import sweep as sweeping
 from billing.models import Account
 from billing.periods import local_day
@@ -20,6 +21,9 @@ DRAFT_DAYS = 3
 BEAT_SCHEDULE = {
     "sweep": {"task": "billing.tasks.sweep", "schedule": 25.0, "options": {"expires": 25}},
     "rebuild-rollups": {"task": "billing.tasks.rebuild_rollups", "schedule": 60.0, "options": {"expires": 60}},
+    "fit-count-factors": {"task": "billing.tasks.fit_count_factors", "schedule": crontab(hour="3", minute="40")},
+    "tend-exports": {"task": "billing.tasks.tend_exports", "schedule": 60.0, "options": {"expires": 60}},
+    "tend-invoices": {"task": "billing.tasks.tend_invoices", "schedule": 60.0, "options": {"expires": 60}},
     "draft-month": {"task": "billing.tasks.draft_month", "schedule": crontab(minute="10")},
 }
 
@@ -34,6 +38,37 @@ def rebuild_rollups() -> int:
 def sweep() -> int:
     """Settle the streams of dead gateway processes; returns how many."""
     return sweeping.sweep().streams
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def fit_count_factors() -> int:
+    """Fit anew what each model reports for a token that we count; returns how many factors changed."""
+    return count_factors.refit(timezone.now())
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def run_export(export_id: str) -> None:
+    """Make the file of an export; nothing where it is made already."""
+    exports.run(uuid.UUID(export_id))
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def tend_exports() -> int:
+    """Run exports that were left lying, and remove old files; returns how many were run."""
+    return exports.tend(timezone.now())
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def run_invoices(run_id: str) -> None:
+    """Do a month run or a proof that somebody asked for; nothing where it is done already."""
+    invoice_runs.run(uuid.UUID(run_id))
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def tend_invoices() -> int:
+    """Do runs that were left lying, and make documents that are missing; returns how many of both."""
+    at = timezone.now()
+    return invoice_runs.tend(at) + invoice_documents.make_missing(at)
 
 
 @shared_task  # type: ignore[untyped-decorator]

@@ -53,6 +53,7 @@ def _summed(days: Iterable[DayUsage]) -> dict[str, Any]:
         "requests": sum(day.requests for day in days),
         "usage": {name: sum(day.usage[name] for day in days) for name in COUNTS},
         "cost": money.show(sum(day.cost_nanos for day in days)),
+        "adjustments": money.show(sum(day.adjustment_nanos for day in days)),
         "unpriced": sum(day.unpriced for day in days),
     }
 

@@ -10,6 +10,7 @@ from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 
 from billing.admin.access import KeptAdmin
+from hopbase_site import meter_page as meter_page  # its page is found by importing it
 
 if not TYPE_CHECKING:
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm

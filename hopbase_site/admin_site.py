@@ -14,9 +14,12 @@ from django.utils.translation import gettext as _
 
 from billing.admin.daily import DaySum, sum_of_today, sums_by_day
 from billing.admin.display import UNKNOWN, list_url, money, number
+from billing.admin.price_state import is_priced
 from billing.models import OpenStream, RollupDue, UsageRecord
 from billing.money import NANO_PLACES, to_decimal
-from streaming.models import Route
+from hopbase_site import finance_home
+from hopbase_site.alarm_list import RIGHT, alarm_list
+from streaming.models import Model, Route
 
 DAYS = 30
 BLUE, ORANGE = "#0072B2", "#D55E00"
@@ -28,7 +31,11 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     if not user.has_perm("billing.view_usagerecord"):
         admins = get_user_model().objects.filter(is_superuser=True, is_active=True).order_by("pk")
         return {**context, "title": _("Home"), "to_ask": [admin.get_username() for admin in admins[:3]]}
-    return {**context, "title": _("Home"), **figures()}
+    # Finance has a home of its own; a superuser, who is in both groups' place, sees both.
+    billed = {"finance": finance_home.figures(now())} if finance_home.is_for(user) else {}
+    own = {} if billed and not user.is_superuser else figures()
+    alarms = alarm_list(now()) if user.has_perm(RIGHT) else []
+    return {**context, "title": _("Home"), "alarms": alarms, **billed, **own}
 
 
 def figures() -> dict[str, Any]:
@@ -72,6 +79,7 @@ def cards() -> list[dict[str, Any]]:
             "alarm": bool(unpriced),
         },
         _routes_out(),
+        *_models_without_price(),
         _card(_("Open streams"), [number(OpenStream.objects.count())], _("under way now"), list_url(OpenStream)),
     ]
 
@@ -81,6 +89,16 @@ def _routes_out() -> dict[str, Any]:
     out = Route.objects.filter(active=True).exclude(out_since=None).count()
     note = _("A provider refuses our account: mend the credential, then reset.") if out else _("Every route is in.")
     return {**_card(_("Routes out"), [number(out)], note, list_url(Route)), "alarm": bool(out)}
+
+
+def _models_without_price() -> list[dict[str, Any]]:
+    """Models that customers can ask for and that nobody has priced; no card while there are none."""
+    active = Model.objects.filter(active=True, routes__active=True).distinct()
+    count = active.annotate(priced=is_priced("name")).filter(priced=False).count()
+    if not count:
+        return []
+    note = _("Their requests are kept unpriced, and block the invoices.")
+    return [{**_card(_("Models without a price"), [number(count)], note, list_url(Model)), "alarm": True}]
 
 
 def _card(title: str, values: list[str], note: str, url: str) -> dict[str, Any]:

@@ -54,6 +54,16 @@ def begin_drain() -> None:
     gateway.current().begin_drain()
 
 
+def end_runs() -> None:
+    """End and bill at once what still runs: its time is over. Called from the event loop."""
+    gateway.current().end_runs()
+
+
+async def aclose() -> None:
+    """Write what is left and stop, for a server that knows no lifespan."""
+    await gateway.current().aclose()
+
+
 def drained() -> bool:
     """Whether every request that was under way has ended and is settled."""
     return gateway.current().drained

@@ -18,9 +18,11 @@ app.autodiscover_tasks()
 
 def _schedule(sender: Celery, **kwargs: Any) -> None:
     """Give beat the apps' schedule; only now, since the tasks' modules import models."""
-    from billing.tasks import BEAT_SCHEDULE
+    from billing.tasks import BEAT_SCHEDULE as OF_BILLING
+    from hopbase_site.tasks import BEAT_SCHEDULE as OF_SITE
+    from streaming.tasks import BEAT_SCHEDULE as OF_STREAMING
 
-    sender.conf.beat_schedule = BEAT_SCHEDULE
+    sender.conf.beat_schedule = {**OF_BILLING, **OF_STREAMING, **OF_SITE}
 
 
 def _refuse_default_secrets(**kwargs: Any) -> None:

@@ -50,7 +50,10 @@ def _run(argv: list[str], wants_traceback: bool) -> None:
     # Django prints a CommandError itself unless --traceback is given; it is ours to print.
     known = len(argv) > 1 and not command.startswith("-") and command != "help"
     arguments = [*argv[:2], "--traceback", *argv[2:]] if known and not wants_traceback else argv
-    ManagementUtility(arguments).execute()
+    from billing.audit import acting
+
+    with acting(command):
+        ManagementUtility(arguments).execute()
 
 
 def _prepare() -> None:

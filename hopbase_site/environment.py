@@ -5,9 +5,12 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+import re
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -86,6 +89,39 @@ def count(name: str, default: int) -> int:
         return value
 
     return _read(name, default, parse, "a whole number above 0")
+
+
+def amount(name: str, default: Decimal) -> Decimal:
+    """An amount of money in units of a currency, zero or more, exact in nine places."""
+
+    def parse(number: str) -> Decimal:
+        try:
+            value = Decimal(number)
+        except InvalidOperation:
+            raise ValueError from None
+        if not (value.is_finite() and 0 <= value < 10**9) or value != value.quantize(Decimal("1E-9")):
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, "an amount of 0 or more, for example 100 or 0.5")
+
+
+def web_address(name: str) -> str:
+    """An http(s) URL, or "". It may hold a secret, so no message repeats it."""
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return ""
+    try:
+        url = urlsplit(text)
+        whole = url.scheme in ("http", "https") and url.hostname and url.port != 0 and not re.search("[^!-~]", text)
+    except ValueError:
+        whole = False
+    if not whole or "@" in url.netloc:
+        raise ImproperlyConfigured(
+            f"{name} is no whole URL that begins with http:// or https://, without a user or password: mend it in the "
+            "environment or in .env, or leave it out"
+        )
+    return text
 
 
 def items(name: str, default: list[str]) -> list[str]:

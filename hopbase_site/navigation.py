@@ -21,19 +21,33 @@ GATEWAY: tuple[Page, ...] = (
     (_("Models"), "neurology", "streaming_model_changelist", "streaming.view_model"),
     (_("Routes"), "alt_route", "streaming_route_changelist", "streaming.view_route"),
     (_("Providers"), "cloud", "streaming_provider_changelist", "streaming.view_provider"),
+    (_("Meter health"), "monitor_heart", "health", "billing.view_meterevent"),
+    (_("Configuration"), "settings", "configuration", "streaming.change_provider"),
 )
 MONEY: tuple[Page, ...] = (
+    (_("Usage"), "monitoring", "usage", "billing.view_usagerecord"),
+    (_("Statement"), "account_balance", "statement", "billing.view_invoice"),
     (_("Invoices"), "request_quote", "billing_invoice_changelist", "billing.view_invoice"),
-    (_("Prices"), "sell", "billing_price_changelist", "billing.view_price"),
+    (_("Credit notes"), "undo", "billing_creditnote_changelist", "billing.view_creditnote"),
     (_("Adjustments"), "compare_arrows", "billing_adjustment_changelist", "billing.view_adjustment"),
+    (_("Unpriced"), "money_off", "unpriced", "billing.view_usagerecord"),
+    (_("Prices"), "sell", "billing_price_changelist", "billing.view_price"),
     (_("Spending"), "savings", "billing_budgetmonth_changelist", "billing.view_budgetmonth"),
+    (_("Exports"), "download", "billing_export_changelist", "billing.view_export"),
+    (_("Reconciliation"), "balance", "billing_reconciliation_changelist", "billing.view_reconciliation"),
     (_("Roll-ups"), "stacked_bar_chart", "billing_usagerollup_changelist", "billing.view_usagerollup"),
 )
 SYSTEM: tuple[Page, ...] = (
+    (_("Audit log"), "history_edu", "audit", "billing.view_auditentry"),
     (_("Attempts"), "replay", "billing_attempt_changelist", "billing.view_attempt"),
     (_("Stored objects"), "inventory_2", "billing_storedobject_changelist", "billing.view_storedobject"),
     (_("Processes"), "memory", "billing_gatewayprocess_changelist", "billing.view_gatewayprocess"),
     (_("Roll-ups due"), "update", "billing_rollupdue_changelist", "billing.view_rollupdue"),
+    (_("Alarms"), "notifications", "streaming_alarm_changelist", "streaming.view_alarm"),
+    (_("Meter events"), "history", "billing_meterevent_changelist", "billing.view_meterevent"),
+    (_("Flagged usage"), "flag", "billing_flagrollup_changelist", "billing.view_flagrollup"),
+    (_("Count factors"), "straighten", "billing_countfactor_changelist", "billing.view_countfactor"),
+    (_("Provider tests"), "science", "billing_providertest_changelist", "billing.view_providertest"),
     (_("Users"), "person", "auth_user_changelist", "auth.view_user"),
     (_("Groups"), "group", "auth_group_changelist", "auth.view_group"),
 )
@@ -79,6 +93,11 @@ def script(request: HttpRequest) -> str:
     return static("hopbase/admin.js")
 
 
+def dialogs(request: HttpRequest) -> str:
+    """Questions in a dialog over the page, for links and forms with `data-ask`."""
+    return static("hopbase/dialogs.js")
+
+
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "HopBase",
     "SITE_HEADER": "HopBase",
@@ -91,7 +110,7 @@ UNFOLD: dict[str, Any] = {
     "DASHBOARD_CALLBACK": "hopbase_site.admin_site.dashboard",
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": favicon}],
     "STYLES": [stylesheet],
-    "SCRIPTS": [script],
+    "SCRIPTS": [script, dialogs],
     "SIDEBAR": {"show_search": False, "show_all_applications": False, "navigation": sidebar},
     "COLORS": {
         # A calm blue (Okabe and Ito's, of the charts), dark enough for white words on it.

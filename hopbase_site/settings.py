@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import warnings
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ CHECKPOINT_S = environment.seconds("HOPBASE_CHECKPOINT_S", 2.0)
 DRAIN_S = environment.seconds("HOPBASE_DRAIN_S", 120.0)
 LEASE_S = environment.seconds("HOPBASE_LEASE_S", 60.0)
 SLOW_READER_S = environment.seconds("HOPBASE_SLOW_READER_S", 60.0)
+ALARM_WEBHOOK_URL = environment.web_address("HOPBASE_ALARM_WEBHOOK_URL")
+ALARM_WEBHOOK_SECRET = environment.text("HOPBASE_ALARM_WEBHOOK_SECRET", "")
 PUBLIC_URL = environment.text("HOPBASE_PUBLIC_URL", "http://127.0.0.1:8000")
 SELLER = {
     "name": environment.text("HOPBASE_SELLER_NAME", ""),
@@ -46,6 +50,7 @@ SELLER = {
     "tax_id": environment.text("HOPBASE_SELLER_TAX_ID", ""),
     "zone": environment.text("HOPBASE_SELLER_ZONE", "UTC"),
 }
+APPROVAL_ABOVE = environment.amount("HOPBASE_APPROVAL_ABOVE", Decimal(100))
 
 # --- Storage ---
 DATABASE_URL = environment.text("DATABASE_URL", f"sqlite:///{VAR_DIR / 'hopbase.sqlite3'}")
@@ -69,11 +74,13 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "channels",
+    "axes",
     "billing",
     "streaming",
     "hopbase_site",
 ]
 MIDDLEWARE = [
+    "hopbase_site.proxies.believed_scheme",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -81,8 +88,10 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "hopbase_site.acting.acting_user",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "hopbase_site.urls"
 ASGI_APPLICATION = "hopbase_site.asgi.application"
@@ -101,6 +110,7 @@ TEMPLATES = [
     },
 ]
 AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
@@ -115,10 +125,38 @@ STATIC_ROOT = BASE_DIR / "staticfiles"
 WHITENOISE_USE_FINDERS = True
 # Static files come straight from the packages; `collectstatic` may, but need not, have made its folder.
 warnings.filterwarnings("ignore", message="No directory at", category=UserWarning)
-SESSION_COOKIE_HTTPONLY = True
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https://")
-CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 X_FRAME_OPTIONS = "DENY"
+LOGIN_URL, LOGIN_REDIRECT_URL = "admin:login", "admin:index"
+
+# --- Who may log in, for how long, and over what ---
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AXES_HANDLER = "hopbase_site.login_throttle.LoginThrottle"
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"], "ip_address"]  # in the order that LoginThrottle takes apart
+AXES_FAILURE_LIMIT = 5
+LOGIN_FAILURES_OF_A_PLACE = 20
+AXES_COOLOFF_TIME = dt.timedelta(minutes=15)
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # what is refused unread tells nothing, and is not kept either
+AXES_RESET_ON_SUCCESS = True
+AXES_CLIENT_IP_CALLABLE = "hopbase_site.proxies.source_of"
+AXES_USERNAME_CALLABLE = "hopbase_site.login_throttle.name_of"
+AXES_LOCKOUT_CALLABLE = "hopbase_site.login_throttle.locked_page"
+AXES_SENSITIVE_PARAMETERS = ["username"]  # now and then a password is typed there; the address may be logged
+AXES_DISABLE_ACCESS_LOG = True
+AXES_ENABLE_ADMIN = AXES_VERBOSE = False
+HTTPS = PUBLIC_URL.startswith("https://")
+SESSION_COOKIE_AGE = 12 * 60 * 60
+"""Requests do not prolong it: a page that asks every 2 s would else keep its session for ever."""
+SESSION_EXPIRE_AT_BROWSER_CLOSE = True
+SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"  # Strict would ask who follows a link to log in again
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+SECURE_HSTS_SECONDS = 365 * 24 * 60 * 60 if HTTPS else 0
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+# The proxy redirects to https, for the API too; other hosts of its domain are not ours to bind (HSTS).
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W008", "security.W021"]
 
 # --- Celery: the database is the record, the broker only a hint ---
 CELERY_BROKER_URL = REDIS_URL or f"redis+socket://{VAR_DIR / 'valkey.sock'}"
@@ -139,5 +177,6 @@ LOGGING: dict[str, Any] = {
     "loggers": {
         # Their lines hold URLs and headers, and so credentials and provider addresses.
         **{name: {"level": "WARNING"} for name in ("httpx", "httpcore", "aiohttp", "urllib3", "asyncio")},
+        "axes": {"level": "WARNING"},  # failures and locks, not each login
     },
 }

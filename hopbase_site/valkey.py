@@ -98,6 +98,7 @@ def _start(path: Path) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             cwd=path.parent,
+            process_group=0,  # a terminal's Ctrl-C is for its owner, who still needs it
             preexec_fn=die_with_parent(),
         )
 

@@ -10,7 +10,12 @@ class StreamingConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from billing import audit, gateway
         from billing.sweep import process_lost
         from streaming.limits.lost import give_back
+        from streaming.limits.present import shared_use
+        from streaming.models import Model, Provider, Route, offered
 
         process_lost.connect(give_back)
+        audit.watch(Model, Provider, Route)
+        gateway.answer(shared_use, offered)

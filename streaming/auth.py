@@ -51,13 +51,15 @@ async def authenticate(
     known: Callable[[str, float], KeyEntry | None],
     look_up: LookUp,
     pepper: str,
+    used: Callable[[str, float], None],
 ) -> KeyEntry:
     """The key of a request, checked: known, not revoked or expired, its account active, its address allowed.
 
-    `known` reads the snapshot in memory; a well-formed key that is not there is looked up once in the database.
+    `known` reads the snapshot in memory; a well-formed key that is not there is looked up once in the database. `used`
+    is told the digest of a secret that lets its bearer in.
     """
     secret = read_secret(headers)
-    entry = None
+    entry, digest = None, ""
     if keys.is_well_formed(secret):
         digest = keys.digest(secret, pepper)
         entry = known(digest, now) or await look_up(digest)
@@ -69,4 +71,5 @@ async def authenticate(
         raise ApiError("account_disabled", "The account of this API key is disabled. Ask its operator.")
     if entry.allowed_ips and not (address and any(address in network for network in entry.allowed_ips)):
         raise ApiError("ip_not_allowed", "This API key may not be used from this network address.")
+    used(digest, now)
     return entry

@@ -28,6 +28,7 @@ CREATED = 0
 """When a model was made, as /v1/models says: the SDKs want a number there, and nobody keeps the true one."""
 
 STALE_S = 10.0
+STOP_S = 1.0
 """After this long without a successful poll the catalogue is not healthy: a revoked key could still be let in."""
 
 
@@ -47,6 +48,24 @@ class ProviderEntry:
     ratelimit_headers: str
     reasoning_outside: frozenset[str]
     active: bool
+
+
+def provider_entry(row: Provider, encryption_keys: Sequence[str]) -> ProviderEntry:
+    """A provider as the gateway calls it; CredentialUnreadable where the keys do not open its credential."""
+    return ProviderEntry(
+        id=row.id,
+        name=row.name,
+        base_url=row.base_url,
+        credential=decrypt(row.credential, encryption_keys, provider=row.name),
+        auth=row.auth,
+        wire_formats=frozenset(row.wire_formats),
+        drain_s=row.drain_s,
+        max_drains=row.max_drains,
+        stored_objects=row.stored_objects,
+        ratelimit_headers=row.ratelimit_headers,
+        reasoning_outside=frozenset(row.reasoning_outside),
+        active=row.active,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +149,10 @@ class Catalogue:
 
     def _provider(self, row: Provider) -> ProviderEntry | CredentialUnreadable:
         try:
-            credential = decrypt(row.credential, self._encryption_keys, provider=row.name)
+            return provider_entry(row, self._encryption_keys)
         except CredentialUnreadable as error:
             logger.error("%s; its routes are out", error)
             return error
-        return ProviderEntry(
-            id=row.id,
-            name=row.name,
-            base_url=row.base_url,
-            credential=credential,
-            auth=row.auth,
-            wire_formats=frozenset(row.wire_formats),
-            drain_s=row.drain_s,
-            max_drains=row.max_drains,
-            stored_objects=row.stored_objects,
-            ratelimit_headers=row.ratelimit_headers,
-            reasoning_outside=frozenset(row.reasoning_outside),
-            active=row.active,
-        )
 
     def _entry(self, row: Model) -> ModelEntry:
         least, most = self._stall_range_s
@@ -196,11 +201,11 @@ class CataloguePoller:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread; one that waits for a database that says nothing is left behind."""
         self._stopping = True
         self._woken.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_S)
 
     def wake(self) -> None:
         """Poll now: something is known to have changed."""

@@ -8,31 +8,39 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 from billing.ledger import Checkpoint, CheckpointRow, OpenRow, ProcessRow, Told
 from billing.usage import ReportedUsage
 from streaming.client import Clock
 from streaming.counting import Counting
-from streaming.runs import Run
+from streaming.runs import AttemptReport, Run
 
 log = logging.getLogger(__name__)
 
-State = tuple[int, float | None, ReportedUsage | None]
-"""Attempt, the clock's time of the last output, reported usage: what an open row says beside the counts."""
+INPUTS_S = 0.2
+"""How long a round waits for inputs that it has handed over: a million tokens are counted in that time."""
+
+State = tuple[int, float | None, ReportedUsage | None, str]
+"""Attempt, the clock's time of the last output, reported usage, the provider's request id: what an open row says beside
+the counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a request has come, its new text handed over. `releases`: its input is counted now, its body can go."""
+    """How far a request has come, its new text handed over; `hands_input`: its input too."""
 
     run: Run
     opened: OpenRow
+    attempt: AttemptReport
     state: State
-    releases: bool
+    hands_input: bool
+    first_output_at: dt.datetime | None
     last_output_at: dt.datetime | None
     at: dt.datetime
 
@@ -64,7 +72,8 @@ class Checkpoints:
         busy = self._counted is not None and not self._counted.done()
         marks = [] if busy else [mark for run in tuple(self._runs) if (mark := self._mark(run)) is not None]
         if marks:
-            self._counted = self._counting.submit(self._count, marks, self._heartbeat)
+            inputs = {mark.run.id: self._count_input(mark.run) for mark in marks if mark.hands_input}
+            self._counted = self._counting.submit(self._count, marks, inputs, self._heartbeat)
         else:
             self._send(self._heartbeat, [])
 
@@ -76,9 +85,26 @@ class Checkpoints:
             log.exception("no checkpoint of %s", run.id)
             return None
 
-    # --- the tokenizer's thread ---
+    def _count_input(self, run: Run) -> Future[None]:
+        counted = self._counting.count_input(run.count)
+        counted.add_done_callback(partial(self._input_counted, run))
+        return counted
 
-    def _count(self, marks: Collection[Mark], heartbeat: int) -> None:
+    # --- the tokenizer's threads ---
+
+    def _input_counted(self, run: Run, counted: Future[None]) -> None:
+        """The body can go, since no attempt follows an output."""
+        if counted.cancelled():
+            return
+        if (error := counted.exception()) is not None:
+            log.error("the input of %s cannot be counted: %s", run.id, type(error).__name__)
+            return
+        self._call(self._release, run)
+
+    def _count(self, marks: Collection[Mark], inputs: Mapping[UUID, Future[None]], heartbeat: int) -> None:
+        late = wait(inputs.values(), INPUTS_S).not_done
+        for run in [mark.run for mark in marks if inputs.get(mark.run.id) in late]:
+            inputs[run.id].add_done_callback(partial(_tell_again, run))
         rows = [row for mark in marks if (row := self._row(mark)) is not None]
         self._send(heartbeat, rows)
 
@@ -90,16 +116,14 @@ class Checkpoints:
             return None
 
     def _counted_row(self, mark: Mark) -> CheckpointRow:
-        run, (attempt, _, reported) = mark.run, mark.state
-        run.count.count_waiting()
-        if mark.releases:
-            self._call(self._release, run)
+        run, route, (number, _, reported, provider_request_id) = mark.run, mark.attempt.route, mark.state
+        run.count.count_output()
         run.counted = counted_input, counted_output = run.count.so_far()
-        route = run.route
         return CheckpointRow(
-            open=mark.opened, provider=route.provider.name if route else "",
-            upstream_model=route.upstream_model if route else "", attempt=attempt, counted_input=counted_input,
-            counted_output=counted_output, reported=reported, last_output_at=mark.last_output_at, at=mark.at,
+            open=mark.opened, provider=route.provider.name, upstream_model=route.upstream_model, attempt=number,
+            counted_input=counted_input, counted_output=counted_output, reported=reported,
+            last_output_at=mark.last_output_at, at=mark.at, first_output_at=mark.first_output_at,
+            attempt_started_at=mark.attempt.started_at, provider_request_id=provider_request_id,
         )  # fmt: skip
 
     def _send(self, heartbeat: int, rows: list[CheckpointRow]) -> None:
@@ -129,13 +153,19 @@ class Checkpoints:
                 run.told = None
 
 
+def _tell_again(run: Run, counted: Future[None]) -> None:
+    """An input was counted after its checkpoint: the next one holds it."""
+    run.told = None
+
+
 def mark(run: Run, now: float, wall: dt.datetime) -> Mark | None:
     """What is new of a run since its last mark; None where that is nothing. Takes the stream's new text."""
     live = run.live
     if run.opened is None or run.ending or live is None or not run.attempts:
         return None
-    texts = live.take_texts()
-    state: State = (run.attempts[-1].number, live.last_output if live.produced else None, live.reported)
+    attempt, texts = run.attempts[-1], live.take_texts()
+    last_output = live.last_output if live.produced else None
+    state: State = (attempt.number, last_output, live.reported, attempt.provider_request_id)
     if not texts and state == run.told:
         return None
     run.told = state
@@ -145,5 +175,6 @@ def mark(run: Run, now: float, wall: dt.datetime) -> Mark | None:
         wire, body = run.wire, run.facts.body
         content = lambda: wire.input_content(body)  # noqa: E731 - counted in another thread, at most once
     run.count.hand_over(texts, content)
-    last = None if state[1] is None else wall - dt.timedelta(seconds=max(now - state[1], 0))
-    return Mark(run, run.opened, state, content is not None, last, wall)
+    last = None if last_output is None else wall - dt.timedelta(seconds=max(now - last_output, 0))
+    first = None if last is None else run.first_output_at
+    return Mark(run, run.opened, attempt, state, content is not None, first, last, wall)

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 import orjson
 from channels.generic.http import AsyncHttpConsumer
 from django.conf import settings
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from uuid_utils.compat import uuid7
 
 from billing import views as billing_views
@@ -31,9 +31,11 @@ from streaming.catalogue import ModelEntry
 from streaming.client import Client, Send
 from streaming.counting import StreamCount
 from streaming.errors import ApiError
+from streaming.exposition import exposition
 from streaming.limits import Hold
 from streaming.protocols import CHAT_COMPLETIONS, MESSAGES, WireFormat
 from streaming.protocols.meter import BadRequest, RequestFacts
+from streaming.protocols.tokens import CLAUDE_FACTOR_PPM
 from streaming.relay import answer_error
 from streaming.routes import Plan, ordered
 from streaming.runs import Run
@@ -55,11 +57,12 @@ class ApiConsumer(AsyncHttpConsumer):  # type: ignore[misc]
     methods: tuple[str, ...] = ("GET",)
     wire: WireFormat = CHAT_COMPLETIONS
     """Whose error shape the route has."""
+    gateway_now = staticmethod(gateways.current)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         self.scope, self.receive = scope, receive
         self.headers = {name.lower(): value for name, value in scope["headers"]}
-        self.gateway = gateways.current()
+        self.gateway = self.gateway_now()
         await self.gateway.start()
         self.id = uuid7()
         self.own_name = f"req_{self.id.hex}"
@@ -99,7 +102,7 @@ class ApiConsumer(AsyncHttpConsumer):  # type: ignore[misc]
         address = client_address(peer, self.headers, settings.TRUSTED_PROXIES)
         return await authenticate(
             self.headers, address, time.time(), self.gateway.catalogue.billing.key_by_digest,
-            self.gateway.key_in_database, settings.KEY_PEPPER,
+            self.gateway.key_in_database, settings.KEY_PEPPER, self.gateway.key_uses.note,
         )  # fmt: skip
 
     async def counted_key(self) -> KeyEntry:
@@ -144,16 +147,18 @@ class RelayConsumer(ApiConsumer):
             raise ApiError(
                 "service_unavailable", "The gateway is shutting down. Try again.", headers={"connection": "close"}
             )
-        key = await self.key()
+        await self._race(*await self._begun(await self.key()))
+
+    async def _begun(self, key: KeyEntry) -> tuple[asyncio.Task[None], Run]:
+        """Read the body and begin. Once this has returned only the run holds the body, and can let it go."""
         raw = await self._read_body()
         self.hold: Hold | None = None
         try:
-            task, run = await self._begin(key, raw)
+            return await self._begin(key, raw)
         except BaseException:
             self.gateway.limits.drop(self.hold)
             self.gateway.bodies.release(len(raw))
             raise
-        await self._race(task, run)
 
     async def _read_body(self) -> bytes:
         """The body, refused as soon as it is known to be too large; its bytes count among the process's bodies."""
@@ -206,7 +211,7 @@ class RelayConsumer(ApiConsumer):
         routes = self.gateway.health.usable(routes)
         started_at = dt.datetime.now(dt.UTC)
         await self._admit(key, raw, facts, started_at)
-        row = None
+        row, retry_count, factor_ppm = None, _retry_count(self.headers), self._count_factor_ppm(model)
         if self.billed:
             row = open_row(
                 self.id,
@@ -218,15 +223,24 @@ class RelayConsumer(ApiConsumer):
                 self.wire.name,
                 routes[0],
                 started_at,
+                retry_count=retry_count,
+                silence_limit_s=model.stall_s if facts.stream else model.total_timeout_s,
+                count_factor_ppm=factor_ppm,
             )
             self.client.wait_for_name(self.gateway.open(row))
         run = Run(
             id=self.id, wire=self.wire, facts=facts, raw=raw, key=key, model=model, client=self.client,
-            count=StreamCount(self.wire is MESSAGES), headers=self.scope["headers"],
+            count=StreamCount(factor_ppm), headers=self.scope["headers"],
             query="?beta=true" if self.query().get("beta") == "true" else "", started_at=started_at,
-            retry_count=_retry_count(self.headers), hold=self.hold,
+            retry_count=retry_count, hold=self.hold,
         )  # fmt: skip
         return self.gateway.begin(run, Plan(routes, settings.MAX_ATTEMPTS), row), run
+
+    def _count_factor_ppm(self, model: ModelEntry) -> int | None:
+        """What our counts are scaled by: Messages is spoken by models with a tokenizer of their own."""
+        if self.wire is not MESSAGES:
+            return None
+        return self.gateway.catalogue.billing.count_factor_ppm(model.name) or CLAUDE_FACTOR_PPM
 
     async def _admit(self, key: KeyEntry, raw: bytes, facts: RequestFacts, now: dt.datetime) -> None:
         """Count the request against its key's limits; ApiError is their refusal."""
@@ -364,7 +378,8 @@ class MetricsConsumer(ApiConsumer):
         peer = (self.scope.get("client") or ["0.0.0.0"])[0]  # noqa: S104 - stands for "unknown"
         if b"x-forwarded-for" in self.headers or not may_read_metrics(peer):
             raise ApiError("route_not_found", "There is no route /metrics for this address.")
-        await self.client.answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], generate_latest())
+        body = await asyncio.to_thread(exposition)
+        await self.client.answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
 
 
 def may_read_metrics(peer: str) -> bool:

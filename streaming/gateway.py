@@ -17,11 +17,14 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, InterfaceError, connections
 from uuid_utils.compat import uuid7
 
 from billing.catalogue import KeyEntry
+from billing.keys import note_uses
 from billing.ledger import Journal, Ledger, LedgerUnavailable, OpenRow, ProcessRow
+from billing.ledger.events import Kind
+from billing.meter_health import MeterReader
 from billing.processes import Folder, ProcessLock
 from billing.reports import spendings
 from billing.sweep import sweep_at_start
@@ -31,7 +34,9 @@ from streaming.checkpoints import Checkpoints
 from streaming.counting import Counting
 from streaming.errors import ApiError
 from streaming.health import RouteHealth
+from streaming.key_uses import KeyUses
 from streaming.limits import Limits
+from streaming.meter_watch import READ_S, WATCH
 from streaming.models import take_out
 from streaming.relay import RelayOptions, relay, tell_error
 from streaming.route_states import RouteStates
@@ -46,12 +51,17 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 SHARE_S = 1.0
+KEY_USES_S = 5.0
 OPEN_ROW_S = 2.0
 """How long the first byte waits for its open row: after that the database counts as down."""
 SETTLE_S = 10.0
 """How long the end of the process waits for the last bills; what is not written then waits in the journal."""
 LAST_TRY_S = 2.0
 """The same once more, where the database is away already."""
+LAST_WORDS_S = 2.0
+"""What streams get for their error event before their relays are cancelled."""
+END_AGAIN_S = 0.1
+LOOK_S = 0.05
 
 
 class Bodies:
@@ -80,11 +90,17 @@ class Gateway:
         self.bodies = Bodies(settings.BODIES_BYTES)
         self.draining = False
         self.runs: set[Run] = set()
+        self._relays: set[asyncio.Task[None]] = set()
+        self._is_over = False
         self._poller = CataloguePoller(self.catalogue)
         self._folder = Folder(settings.VAR_DIR)
         self._lock: ProcessLock | None = None
         self._leaving = threading.Event()
-        self._ledger = Ledger(journal=Journal(self._folder.journal_path(self.process)))
+        self._ledger = Ledger(journal=Journal(self._folder.journal_path(self.process)), process=self.process)
+        self._faults = {
+            Kind.LATE: metrics.Follower(metrics.LEDGER_LATE), Kind.DROPPED: metrics.Follower(metrics.LEDGER_DROPPED),
+            Kind.UNJOURNALLED: metrics.Follower(metrics.LEDGER_UNJOURNALLED),
+        }  # fmt: skip
         self._counting = Counting()
         self._database = ThreadPoolExecutor(max_workers=4, thread_name_prefix="database")
         self.stored = StoredObjects(self._ledger.remember, self.in_database)
@@ -96,6 +112,8 @@ class Gateway:
             settings.VALKEY_URL, self.process, lambda months: self.in_database(spendings, months),
             self.catalogue.billing.price_at, self.spawn, lease_s=settings.LEASE_S, raise_s=settings.CHECKPOINT_S,
         )  # fmt: skip
+        self.key_uses = KeyUses()
+        self._meter = MeterReader(self._folder, lambda: self.limits.available)
         self._starting: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -128,7 +146,14 @@ class Gateway:
         )  # fmt: skip
         self._settlements = Settlements(self._ledger, self._counting, self.catalogue.billing.price_at)
         self._ticking = [
-            asyncio.ensure_future(work) for work in (self._ticker.run(), self._share_states(), self._tend_limits())
+            asyncio.ensure_future(work)
+            for work in (
+                self._ticker.run(),
+                self._share_states(),
+                self._tend_limits(),
+                self._watch_meter(),
+                self._keep_key_uses(),
+            )
         ]
         threading.Thread(target=sweep_at_start, args=(self._leaving,), name="sweep", daemon=True).start()
 
@@ -139,7 +164,39 @@ class Gateway:
                 self.health.take_over(shared)
             metrics.COOLING.set(self.health.cooling())
             metrics.JOURNAL.set(self._ledger.journal_bytes)
+            for kind, follower in self._faults.items():
+                follower.follow(self._ledger.faults[kind])
             await asyncio.sleep(SHARE_S)
+
+    async def _watch_meter(self) -> None:
+        """Read every few seconds whether the figures can be trusted, for /metrics and the admin's alarm strip."""
+        while True:
+            try:
+                WATCH.take(await self.in_database(self._meter.read, dt.datetime.now(dt.UTC)))
+            except (DatabaseError, InterfaceError) as error:
+                log.warning("the meter's health cannot be read: %s", type(error).__name__)
+            except Exception:  # whatever it is, it must not end the watch
+                log.exception("the meter's health was not read")
+            await asyncio.sleep(READ_S)
+
+    async def _keep_key_uses(self) -> None:
+        """Write every few seconds which secrets were used."""
+        while True:
+            await asyncio.sleep(KEY_USES_S)
+            try:
+                await self._write_key_uses()
+            except Exception:  # whatever it is, it must not end here for good
+                log.exception("when keys were last used was not written")
+
+    async def _write_key_uses(self, *, all: bool = False) -> None:
+        uses = self.key_uses.due(time.time(), all=all)
+        moments = {digest: dt.datetime.fromtimestamp(at, dt.UTC) for digest, at in uses.items()}
+        try:
+            await self.in_database(note_uses, moments)
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("when keys were last used was not written: %s", type(error).__name__)
+        else:
+            self.key_uses.written(uses)
 
     async def _tend_limits(self) -> None:
         """Renew once a second what this process holds of keys' limits, as far as it is due."""
@@ -210,6 +267,8 @@ class Gateway:
             run.hold.counted = lambda: run.counted or (0, 0)
         metrics.OPEN_STREAMS.inc()
         task = asyncio.ensure_future(self._conduct(run, plan))
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
         task.add_done_callback(lambda ended: self.spawn(self._finish(run, row, ended)))
         return task
 
@@ -235,11 +294,12 @@ class Gateway:
         billed_at: dt.datetime | None = None
         try:
             if ended.cancelled():
-                _leave(run)
+                self._cancelled(run)
             if row is not None and run.ending:
                 settled = await self._settlements.settle(run, row)
                 used, billed_at = settled.usage.total_input + settled.usage.output, settled.ended_at
                 _count(run, settled.ending, settled.metering, settled.usage.buckets())
+                metrics.count_flags(settled.provider, settled.flags)
             elif row is not None:
                 self._ledger.discard(row.id)
         except LedgerUnavailable:
@@ -252,6 +312,15 @@ class Gateway:
                 self._drains[run.drains] -= 1
             metrics.OPEN_STREAMS.dec()
             metrics.UNSETTLED.set(self._ledger.depth)
+
+    def _cancelled(self, run: Run) -> None:
+        """Whatever took the relay with it, what its attempt had read until then is billed."""
+        if not self._is_over:
+            run.ending, run.client_left = "client_left", True
+        elif not run.ending:
+            run.ending, run.reason = "shutdown", "shutdown"
+        if run.meter is None and run.live is not None and run.live.passage is not None:
+            run.meter = run.live.passage.meter
 
     def _release_body(self, run: Run) -> None:
         """Let a request's body go: its input is counted and no attempt follows, or all is over."""
@@ -296,12 +365,16 @@ class Gateway:
         if not self.draining:
             self.draining = True
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.call_later, settings.DRAIN_S, self._end_runs)
+                self._loop.call_later(settings.DRAIN_S, self.end_runs)
 
-    def _end_runs(self) -> None:
+    def end_runs(self) -> None:
+        """End and bill what still runs, and what begins an attempt after all."""
+        self.draining = self._is_over = True
         for run in tuple(self.runs):
             if run.live is not None:
                 run.live.interrupt("shutdown")
+        if self.runs and self._loop is not None:
+            self._loop.call_later(END_AGAIN_S, self.end_runs)
 
     @property
     def drained(self) -> bool:
@@ -312,14 +385,19 @@ class Gateway:
         """Settle what is left and stop everything."""
         if self._starting is None:
             return
-        self.begin_drain()
-        self._end_runs()
-        with contextlib.suppress(TimeoutError):  # a database that is away
-            async with asyncio.timeout(SETTLE_S if self._ledger.available else LAST_TRY_S):
-                while self._tasks or self.runs:
-                    await asyncio.wait([*self._tasks, asyncio.ensure_future(asyncio.sleep(0.05))])
+        self.end_runs()
+        await _until(lambda: not self._relays, LAST_WORDS_S)
+        for relaying in self._relays:
+            relaying.cancel()
+        await _until(
+            lambda: not (self._relays or self._tasks or self.runs), SETTLE_S if self._ledger.available else LAST_TRY_S
+        )
         for task in self._ticking:
             task.cancel()
+        if self._ledger.available:
+            with contextlib.suppress(TimeoutError):  # it went away just now
+                async with asyncio.timeout(LAST_TRY_S):
+                    await self._write_key_uses(all=True)
         await self._route_states.aclose()
         await self.limits.aclose()
         self._poller.stop()
@@ -339,19 +417,22 @@ class Gateway:
             self._lock.close()
 
 
+async def _until(so: Callable[[], bool], longest_s: float) -> None:
+    """Wait for something, but not for ever: for a client that reads nothing, or for a database that is away."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(longest_s):
+            while not so():
+                await asyncio.sleep(LOOK_S)
+
+
 async def _committed(opened: Future[str]) -> str:
+    waiting = asyncio.wrap_future(opened)
+    waiting.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may be there to see it
     try:
         async with asyncio.timeout(OPEN_ROW_S):
-            return await asyncio.shield(asyncio.wrap_future(opened))
+            return await asyncio.shield(waiting)
     except (LedgerUnavailable, TimeoutError):
         raise ApiError("service_unavailable", "The gateway's database does not answer. Try again.") from None
-
-
-def _leave(run: Run) -> None:
-    """The client went and took the relay with it: what its attempt had read until then is billed."""
-    run.ending, run.client_left = "client_left", True
-    if run.meter is None and run.live is not None and run.live.passage is not None:
-        run.meter = run.live.passage.meter
 
 
 def _count(run: Run, ending: str, metering: str, buckets: dict[str, int]) -> None:

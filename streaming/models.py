@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.timezone import now
 from django.utils.translation import gettext_lazy as _
 
+from billing.audit import acting
 from billing.models import CatalogueRow
 
 
@@ -93,12 +94,63 @@ class Route(CatalogueRow):
         return f"{self.model.name} → {self.provider.name}/{self.upstream_model}"
 
 
+class Alarm(models.Model):
+    """Something that wants an operator: it stands from `raised_at` until `ended_at`.
+
+    `name` is the same for the same trouble, so that it stands once however many see it. `told_at` and `end_told_at`
+    are when the operator's webhook took the news; `next_try_at`: it is not told before, for it has just failed, or
+    somebody is telling it.
+    """
+
+    class Kind(models.TextChoices):
+        METER = "meter", _("meter")
+        ROUTE = "route", _("route out")
+        BUDGET = "budget", _("budget")
+
+    id = models.BigAutoField(primary_key=True)
+    name = models.CharField(_("name"), max_length=200)
+    kind = models.CharField(_("kind"), max_length=8, choices=Kind.choices)
+    subject = models.CharField(_("subject"), max_length=300)
+    message = models.TextField(_("message"))
+    details = models.JSONField(_("details"), default=dict)
+    raised_at = models.DateTimeField(_("raised"))
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+    told_at = models.DateTimeField(_("told"), null=True, blank=True)
+    end_told_at = models.DateTimeField(_("end told"), null=True, blank=True)
+    tries = models.PositiveIntegerField(_("failed tries"), default=0)
+    next_try_at = models.DateTimeField(_("next try"), null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("alarm")
+        verbose_name_plural = _("alarms")
+        constraints = [
+            models.UniqueConstraint(fields=["name"], condition=models.Q(ended_at=None), name="alarm_stands_once")
+        ]
+        indexes = [
+            models.Index(fields=["name"], name="alarm_by_name"),
+            models.Index(fields=["ended_at"], name="alarm_by_end"),
+        ]
+
+    def __str__(self) -> str:
+        return self.subject
+
+
+@acting("gateway")
 def take_out(route_id: int, reason: str) -> None:
     """Mark a route as out until an operator resets it; the first reason stays."""
     route = Route.objects.filter(pk=route_id, out_since=None).first()
     if route is not None:
         route.out_since, route.out_reason = now(), reason[:300]
         route.save(update_fields=["out_since", "out_reason"])
+
+
+def offered() -> dict[str, frozenset[str]]:
+    """The public models that have a route now, by name -> the wire formats in which their providers can be asked."""
+    ways = Route.objects.filter(active=True, out_since=None, model__active=True, provider__active=True)
+    found: dict[str, frozenset[str]] = {}
+    for name, wire_formats in ways.order_by("model__name").values_list("model__name", "provider__wire_formats"):
+        found[name] = found.get(name, frozenset()).union(wire_formats)
+    return found
 
 
 def put_back(route: Route) -> None:

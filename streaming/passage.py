@@ -33,6 +33,10 @@ class Passage:
     def saw_id_or_retry(self) -> bool:
         return self._decoder.saw_id_or_retry
 
+    @property
+    def in_event(self) -> bool:
+        return self._decoder.in_event
+
     def feed(self, chunk: bytes) -> bytes:
         """What the client gets of these bytes now; EventTooLarge past the limit (one event, or all held)."""
         self.new_output = False

@@ -23,3 +23,12 @@ def connect_synchronously(url: str) -> redis.Redis:
     """The same for the admin and for sweeps, outside the event loop."""
     no_retry = Retry(NoBackoff(), 0)
     return redis.Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S, retry=no_retry)
+
+
+def answers(url: str) -> bool:
+    """Whether Redis is there, asked synchronously."""
+    try:
+        with connect_synchronously(url) as client:
+            return bool(client.ping())
+    except AWAY:
+        return False

@@ -7,6 +7,7 @@ is an `AttemptFailed` that goes to the next route; after it, nothing is retried.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from streaming.upstream import BROKEN, Upstream, UpstreamAnswer, request_headers
 
 LINGER_S = 1.0
 """How long the rest of a provider's body is read after the terminal event, so that the connection can be used again."""
+LAST_WORD_S = 1.0
+"""How long a client may take for the error event at a shutdown."""
 MAX_ERROR_BYTES = 1024 * 1024
 ERROR_BODY_S = 5.0
 CUT = GatewayError(502, "upstream_error", "api_error", INTERRUPTED)
@@ -49,6 +52,11 @@ INTERRUPTIONS: dict[Interruption, tuple[str, GatewayError]] = {
 ENDINGS: dict[Ended, str] = {
     "complete": "complete", "incomplete": "incomplete", "error": "provider_error", "cut": "provider_cut",
 }  # fmt: skip
+OUTCOMES = {
+    "provider_cut": "cut", "provider_error": "failed", "stalled": "stalled", "stopped": "stopped",
+    "shutdown": "stopped", "client_left": "client_left",
+}  # fmt: skip
+"""What the attempt that the client got is called, by the request's ending; after all other endings it answered."""
 
 
 class Watch(Protocol):
@@ -138,7 +146,9 @@ async def _attempt(run: Run, report: AttemptReport, options: RelayOptions) -> No
     report.outcome = "client_left"  # until something else is known: cancellation leaves it so
     try:
         await (_stream if run.facts.stream else _whole)(run, report, options)
-        report.outcome = "answered"
+        report.outcome = OUTCOMES.get(run.ending, "answered")
+        if report.outcome != "answered":
+            report.reason = report.reason or run.reason
     except AttemptFailed as failed:
         report.outcome, report.reason = failed.failure.outcome, failed.failure.reason
         report.status = report.status or failed.failure.status
@@ -267,7 +277,7 @@ async def _pass_on(run: Run, report: AttemptReport, live: Live, passage: Passage
             async for chunk in answer.chunks():
                 seen = passage.events
                 data = passage.feed(chunk)
-                if passage.events != seen:
+                if passage.events != seen or passage.in_event:  # a large event that comes slowly is no silence
                     live.last_event = options.clock()
                 if passage.new_output:
                     live.last_output = options.clock()
@@ -318,7 +328,7 @@ def _note_objects(run: Run, report: AttemptReport, ids: Sequence[str], options: 
 def _note_usage(report: AttemptReport, passage: Passage) -> None:
     report.object_ids = passage.meter.object_ids
     if (reported := passage.meter.usage()) is not None:
-        report.usage = reported.raw
+        report.usage, report.tokens = reported.raw, reported.usage
 
 
 async def _end(run: Run, report: AttemptReport, passage: Passage, data: bytes, options: RelayOptions) -> None:
@@ -376,17 +386,24 @@ async def _interrupted(run: Run, report: AttemptReport, live: Live, passage: Pas
         run.client.left = True
         run.ending, run.reason = "client_left", "the client did not read" if why == "slow_reader" else ""
         return
-    report.outcome = "stalled" if why == "stalled" else "stopped"
     if why == "stalled" and not passage.meter.produced:
         reason = f"no output for {live.stall_s:g} s"
         raise AttemptFailed(Failure("timed_out", reason, "stalled"))
     assert why is not None
     run.ending, error = INTERRUPTIONS[why]
     report.reason = why
-    if await run.client.is_committed():
-        await run.client.write(passage.meter.error_event(error), more=False)
-    else:
-        await answer_error(run.client, run.wire, ApiError("service_unavailable", error.message))
+    with contextlib.suppress(TimeoutError):  # a client that reads nothing gets no last word
+        async with asyncio.timeout(LAST_WORD_S if why == "shutdown" else None):
+            if await run.client.is_committed():
+                await run.client.write(passage.meter.error_event(error), more=False)
+            else:
+                await answer_error(run.client, run.wire, _unanswered(why, error))
+
+
+def _unanswered(why: Interruption, error: GatewayError) -> ApiError:
+    """The answer where nothing is committed. What an operator stopped is not to come back by an SDK's own retry."""
+    headers = {"x-should-retry": "false"} if why == "stopped" else None
+    return ApiError("service_unavailable", error.message, headers=headers)
 
 
 async def _linger(answer: UpstreamAnswer) -> None:
@@ -427,7 +444,7 @@ async def _whole(run: Run, report: AttemptReport, options: RelayOptions) -> None
 async def _answer(run: Run, report: AttemptReport, answer: UpstreamAnswer, raw: bytes, options: RelayOptions) -> None:
     read = run.wire.read_answer(raw, _meter_options(run, report))
     if read.usage is not None:
-        report.usage = read.usage.raw
+        report.usage, report.tokens = read.usage.raw, read.usage.usage
     if read.ended == "error":
         raise AttemptFailed(_failure_of_hollow(read.error))
     report.first_output_at = options.clock()
@@ -451,8 +468,8 @@ def _failure_of_hollow(error: ProviderError | None) -> Failure:
 
 async def _interrupted_whole(run: Run, report: AttemptReport, why: Interruption) -> None:
     run.ending, error = INTERRUPTIONS[why]
-    report.outcome, report.reason = "stopped", why
-    await answer_error(run.client, run.wire, ApiError("service_unavailable", error.message))
+    report.reason = why
+    await answer_error(run.client, run.wire, _unanswered(why, error))
 
 
 # --- errors ---

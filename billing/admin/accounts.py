@@ -6,21 +6,30 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
 from django.utils.safestring import SafeString
+from django.utils.timezone import now
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
+from unfold.enums import ActionVariant
 
-from billing.admin.access import KeptAdmin
-from billing.admin.display import ago, badge, figure, link, list_url, number
+from billing import account_sums
+from billing.account_sums import AccountSums
+from billing.admin.access import KeptAdmin, ask, asks_first
+from billing.admin.bulk import Chosen
+from billing.admin.changes import history_of
+from billing.admin.display import ago, badge, change_url, figure, link, list_url, money, number, stacked
 from billing.admin.fields import PPM_PER_CENT, ScaledField, read_currency
 from billing.admin.filters import ActiveFilter
 from billing.admin.typed import ModelForm, SelectWidget
-from billing.models import Account, ApiKey, Invoice, UsageRecord
+from billing.models import Account, ApiKey, Invoice, OpenStream, UsageRecord, one_version
+from billing.money import NANO_PLACES
 
-OPERATED = ("name", "timezone", "currency", "active")
+OPERATED = ("name", "timezone", "currency")
 BILLED = ("legal_name", "address", "tax_id", "tax_rate_ppm", "due_days", "language")
 LANGUAGES = [("en", "English"), ("zh-Hant", "繁體中文")]
 
@@ -55,12 +64,19 @@ class AccountForm(ModelForm[Account]):
 @admin.register(Account)
 class AccountAdmin(KeptAdmin[Account]):
     form = AccountForm
-    list_display = ("name", "state", "timezone", "currency", "keys_figure", "created")
+    list_display = ("name", "state", "timezone", "currency", "keys_figure", "month_figure", "due_figure")
     list_filter = (ActiveFilter,)
+    list_note = gettext_lazy(
+        "The month's cost is that of the running month in the account's zone, with adjustments; due is what open "
+        "invoices, less their credit notes, still leave to pay."
+    )
+    actions = ("disable_chosen", "enable_chosen")
+    actions_detail = ("disable", "enable")
+    change_form_outer_after_template = "admin/audit_history.html"
     search_fields = ("name", "legal_name", "tax_id")
     empty_text = gettext_lazy("No account yet. An account has keys, and gets their invoices.")
     fieldsets = (
-        (None, {"fields": (*OPERATED, "made")}),
+        (None, {"fields": ("name", "state", "timezone", "currency", "month_figure", "due_figure", "made")}),
         (gettext_lazy("Billing details"), {"fields": BILLED}),
         (gettext_lazy("See also"), {"fields": ("links",)}),
     )
@@ -78,14 +94,94 @@ class AccountAdmin(KeptAdmin[Account]):
         return super().get_fieldsets(request, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Account | None = None) -> tuple[str, ...]:
-        fixed: set[str] = {"links", "made"}
+        fixed: set[str] = {"links", "made", "state", "month_figure", "due_figure"}
         if not may_operate(request):
             fixed.update(OPERATED)
         if not may_bill(request):
             fixed.update(BILLED)
-        if obj is not None and UsageRecord.objects.filter(account=obj).exists():
+        if obj is not None and obj.is_used():
             fixed.update(("timezone", "currency"))
         return tuple(sorted(fixed))
+
+    def has_act_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """Only operators disable and enable: Finance, who may change an account too, keeps its billing details."""
+        return may_operate(request)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        active = Account.objects.filter(pk=object_id, active=True).exists()
+        found = list(super().get_actions_detail(request, object_id))  # type: ignore[misc]  # Unfold's
+        return [one for one in found if one.action_name.endswith("_disable" if active else "_enable")]
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        page = super().get_changelist_instance(request)
+        with_sums(list(page.result_list))
+        return page
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Account | None:
+        account = super().get_object(request, object_id, from_field)
+        if account is not None:
+            with_sums([account])
+        return account
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Account | None = None,
+    ) -> HttpResponse:
+        if obj is not None:
+            context |= history_of(obj, request, zone=obj.timezone)
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+    @asks_first(gettext_lazy("Disable"), "disable", icon="block", variant=ActionVariant.DANGER, dialog=True)
+    def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self._switch(request, get_object_or_404(Account, pk=object_id), active=False)
+
+    @asks_first(gettext_lazy("Enable"), "enable", icon="check_circle", dialog=True)
+    def enable(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self._switch(request, get_object_or_404(Account, pk=object_id), active=True)
+
+    def _switch(self, request: HttpRequest, account: Account, *, active: bool) -> HttpResponse:
+        if account.active is active:
+            messages.info(request, _("Nothing to do: the account is so already."))
+            return redirect(change_url(account))
+        if request.method == "POST":
+            switch([account], active)
+            self.log_change(request, account, [{"changed": {"fields": ["active"]}}])
+            messages.success(request, _said([account], active))
+            return redirect(change_url(account))
+        words = _("Enable the account %(account)s?") if active else _("Disable the account %(account)s?")
+        return ask(
+            request, self, account, question=words % {"account": account}, effects=_effects([account], active),
+            title=_title(active), verb=_verb(active), danger=not active, cancel_url=change_url(account),
+        )  # fmt: skip
+
+    @admin.action(description=gettext_lazy("Disable"), permissions=["act"])
+    def disable_chosen(self, request: HttpRequest, queryset: QuerySet[Account]) -> HttpResponse | None:
+        return self._switch_chosen(Chosen(request, self, queryset, "disable_chosen"), request, active=False)
+
+    @admin.action(description=gettext_lazy("Enable"), permissions=["act"])
+    def enable_chosen(self, request: HttpRequest, queryset: QuerySet[Account]) -> HttpResponse | None:
+        return self._switch_chosen(Chosen(request, self, queryset, "enable_chosen"), request, active=True)
+
+    def _switch_chosen(self, chosen: Chosen, request: HttpRequest, *, active: bool) -> HttpResponse | None:
+        there = [account for account in chosen.rows if account.active is not active]
+        if chosen.is_confirmed and there:
+            switch(there, active)
+            for account in there:
+                chosen.log(account, ["active"])
+            messages.success(request, _said(there, active))
+            return None
+        words = ngettext("Disable %(count)s account?", "Disable %(count)s accounts?", len(there))
+        if active:
+            words = ngettext("Enable %(count)s account?", "Enable %(count)s accounts?", len(there))
+        return chosen.ask(
+            there, question=words % {"count": number(len(there))}, effects=_effects(there, active),
+            title=_title(active), verb=_verb(active) if there else "", danger=not active,
+        )  # fmt: skip
 
     @admin.display(description=gettext_lazy("state"), ordering="active")
     def state(self, account: Account) -> SafeString:
@@ -97,9 +193,17 @@ class AccountAdmin(KeptAdmin[Account]):
     def keys_figure(self, account: Account) -> SafeString:
         return figure(number(getattr(account, "live_keys", None)))
 
-    @admin.display(description=gettext_lazy("created"), ordering="created_at")
-    def created(self, account: Account) -> SafeString | str:
-        return ago(account.created_at, account.timezone)
+    @admin.display(description=gettext_lazy("month's cost"))
+    def month_figure(self, account: Account) -> SafeString:
+        return figure(money(_sums(account).month_nanos, account.currency, NANO_PLACES))
+
+    @admin.display(description=gettext_lazy("due"))
+    def due_figure(self, account: Account) -> SafeString:
+        sums = _sums(account)
+        due = figure(money(sums.due_nanos, account.currency))
+        if sums.overdue_since is not None:
+            return stacked(due, badge(_("overdue since %(day)s") % {"day": sums.overdue_since}, "bad", "event_busy"))
+        return due
 
     @admin.display(description=gettext_lazy("created"))
     def made(self, account: Account) -> SafeString | str:
@@ -123,3 +227,58 @@ def may_operate(request: HttpRequest) -> bool:
 def may_bill(request: HttpRequest) -> bool:
     """Whether the viewer may change what an account's invoices print: Finance, who may also change invoices."""
     return bool(request.user.has_perm("billing.change_invoice"))
+
+
+def with_sums(accounts: list[Any]) -> None:
+    """Give the accounts of a page what they cost this month and owe, all at once."""
+    sums = account_sums.of(accounts, now())
+    for account in accounts:
+        account.sums = sums[account.pk]
+
+
+def _sums(account: Any) -> AccountSums:
+    found: AccountSums = account.sums
+    return found
+
+
+def switch(accounts: list[Account], active: bool) -> None:
+    """Disable or enable accounts, all in one transaction and one version of the catalogue."""
+    with one_version():
+        for account in accounts:
+            account.active = active
+            account.save(update_fields=["active"])
+
+
+def _title(active: bool) -> str:
+    return _("Enable accounts") if active else _("Disable accounts")
+
+
+def _verb(active: bool) -> str:
+    return _("Enable") if active else _("Disable")
+
+
+def _said(accounts: list[Account], active: bool) -> str:
+    words = ngettext("%(count)s account is disabled.", "%(count)s accounts are disabled.", len(accounts))
+    if active:
+        words = ngettext("%(count)s account is enabled.", "%(count)s accounts are enabled.", len(accounts))
+    return words % {"count": number(len(accounts))}
+
+
+def _effects(accounts: list[Account], active: bool) -> list[str]:
+    """What becomes of keys and of requests under way."""
+    if not accounts:
+        return [_("All of the chosen accounts are so already.")]
+    live = ApiKey.objects.filter(account__in=accounts, revoked_at=None).count()
+    if active:
+        words = ngettext("%(count)s key works again within seconds.", "%(count)s keys work again within seconds.", live)
+        return [words % {"count": number(live)}]
+    words = ngettext("%(count)s key gets 403 within seconds.", "%(count)s keys get 403 within seconds.", live)
+    effects = [words % {"count": number(live)}]
+    if running := OpenStream.objects.filter(account__in=accounts).count():
+        words = ngettext(
+            "%(count)s request under way goes on to its end, and is billed.",
+            "%(count)s requests under way go on to their end, and are billed.",
+            running,
+        )
+        effects.append(words % {"count": number(running)})
+    return [*effects, _("Usage and invoices stay; the account can be enabled again at any time.")]

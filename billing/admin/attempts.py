@@ -23,15 +23,22 @@ OUTCOME_WORDS = {
     "client_left": gettext_lazy("client left"),
     "hollow": gettext_lazy("hollow"),
     "stopped": gettext_lazy("stopped"),
+    "gateway_lost": gettext_lazy("gateway lost"),
+}
+
+
+OUTCOME_LOOKS = {
+    "answered": ("good", "check_circle"),
+    "refused": ("warn", "front_hand"),
+    "client_left": ("calm", "logout"),
+    "stopped": ("warn", "stop_circle"),
 }
 
 
 def outcome_badge(outcome: str) -> SafeString:
     """How an attempt ended."""
-    word = OUTCOME_WORDS.get(outcome, outcome)
-    if outcome == "answered":
-        return badge(word, "good", "check_circle")
-    return badge(word, "calm", "logout") if outcome == "client_left" else badge(word, "bad", "error")
+    tone, icon = OUTCOME_LOOKS.get(outcome, ("bad", "error"))
+    return badge(OUTCOME_WORDS.get(outcome, outcome), tone, icon)
 
 
 @admin.register(Attempt)

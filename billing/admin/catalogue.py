@@ -13,4 +13,4 @@ from billing.models import CatalogueVersion
 class CatalogueVersionAdmin(ReadOnlyAdmin[CatalogueVersion]):
     list_display = ("id", "value")
     empty_text = gettext_lazy("Nothing has been configured yet.")
-    list_note = gettext_lazy("Raised by every change of a key, account, price, model or route.")
+    list_note = gettext_lazy("Raised by every change of a key, account, price, model, route or count factor.")

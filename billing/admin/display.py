@@ -45,12 +45,18 @@ def money(nanos: int | None, currency: str, places: int | None = None) -> str:
     return f"{currency} {Decimal(show(nanos, places)):,f}"
 
 
+def signed(nanos: int, currency: str, places: int | None = None) -> str:
+    """An amount that is added to others, or taken off: `USD +12.50`, `USD -12.50`."""
+    shown = money(nanos, currency, places)
+    return shown.replace(" ", " +", 1) if nanos > 0 and not shown.startswith("<") else shown
+
+
 def price_per_million(nanos: int | None, currency: str) -> str:
     """A unit price with all its digits, at least two places: `USD 0.075`."""
     if nanos is None:
         return UNKNOWN
-    whole, fraction = divmod(nanos, NANOS)
-    return f"{currency} {whole:,}.{f'{fraction:09d}'.rstrip('0'):0<2}"
+    whole, fraction = divmod(abs(nanos), NANOS)
+    return f"{currency} {'-' if nanos < 0 else ''}{whole:,}.{f'{fraction:09d}'.rstrip('0'):0<2}"
 
 
 def figure(text: str) -> SafeString:
@@ -69,6 +75,26 @@ def badge(word: Any, tone: str, icon: str, title: str = "") -> SafeString:
     )
 
 
+NEARLY_FULL = 80
+"""Per cent of a limit from which on its bar says so."""
+
+
+def limit_bar(now_text: str, limit_text: str, percent: int) -> SafeString:
+    """`12 / 600` over a bar; a mark and a word where little is left."""
+    near = ""
+    if percent >= NEARLY_FULL:
+        near = format_html(
+            '<span class="material-symbols-outlined hb-near" aria-hidden="true">warning</span>'
+            '<span class="sr-only">{}</span> ',
+            _("near its limit:"),
+        )
+    return format_html(
+        '<span class="hb-limit"><span class="hb-figure">{}{} / {}</span>'
+        '<meter min="0" max="100" low="50" high="{}" optimum="0" value="{}" aria-label="{}"></meter></span>',
+        near, now_text, limit_text, NEARLY_FULL - 1, min(percent, 100), f"{percent:,} %",
+    )  # fmt: skip
+
+
 def moment(when: dt.datetime | None, zone: str = "UTC") -> str:
     """`2026-11-03 14:05:09 Asia/Taipei`."""
     return UNKNOWN if when is None else f"{when.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S} {zone}"
@@ -81,15 +107,24 @@ def ago(when: dt.datetime | None, zone: str = "UTC") -> SafeString | str:
     exact = moment(when, zone)
     if when > now():
         return format_html('<time datetime="{}" class="hb-when">{}</time>', when.isoformat(), exact)
-    seconds = (now() - when) // dt.timedelta(seconds=1)
-    length = _("%(count)s s") % {"count": seconds} if seconds < 60 else timesince(when, depth=1)
-    passed = _("%(time)s ago") % {"time": length}
     return format_html(
         '<time datetime="{}" class="hb-when"><span>{}</span><br><small>{}</small></time>',
         when.isoformat(),
-        passed,
+        passed(when),
         exact,
     )
+
+
+def passed(when: dt.datetime) -> str:
+    """`12 minutes ago`."""
+    seconds = max(now() - when, dt.timedelta()) // dt.timedelta(seconds=1)
+    length = _("%(count)s s") % {"count": seconds} if seconds < 60 else timesince(when, depth=1)
+    return _("%(time)s ago") % {"time": length}
+
+
+def ago_inline(when: dt.datetime, zone: str = "UTC") -> str:
+    """The same within a sentence: `12 minutes ago (2026-11-03 14:05:09 Asia/Taipei)`."""
+    return _("%(passed)s (%(moment)s)") % {"passed": passed(when), "moment": moment(when, zone)}
 
 
 def duration(length: dt.timedelta) -> str:

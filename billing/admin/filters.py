@@ -42,6 +42,8 @@ BUCKET_WORDS: dict[str, str | _StrPromise] = {
     "cache_write": _("cache write"),
     "cache_write_1h": _("cache write, 1 h"),
     "output": _("output"),
+    "adjustment": _("adjustment"),
+    "carried_over": _("carried over"),
 }
 WIRE_FORMATS = {"chat_completions": "Chat Completions", "responses": "Responses", "messages": "Messages"}
 

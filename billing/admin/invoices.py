@@ -1,4 +1,4 @@
-"""Invoices: everybody reads them; Finance drafts, issues, voids and marks them paid, each on a page that asks first."""
+"""Invoices: everybody reads them; Finance drafts, issues, credits and voids them, each on a page that asks first."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import Count, QuerySet
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from unfold.decorators import action
 from unfold.enums import ActionVariant
 
-from billing import invoices
+from billing import invoices, month_close
 from billing.admin.access import EndlessAdmin, ReadOnlyAdmin, ask, asks_first
+from billing.admin.credit_notes import ADD as ADD_CREDIT_NOTE
+from billing.admin.credit_notes import credit_page
 from billing.admin.display import (
     UNKNOWN,
     badge,
@@ -38,9 +43,12 @@ from billing.admin.fields import PPM_PER_CENT, plain
 from billing.admin.filters import BUCKET_WORDS, METERING_WORDS, AccountFilter, Choice
 from billing.admin.lines import records_of
 from billing.admin.typed import DropdownFilter, ModelAdmin, TextWidget
-from billing.models import ApiKey, Invoice, InvoiceCounter, InvoiceLine, UsageRecord
+from billing.credit_notes import Credited, due_nanos
+from billing.lines import ADJUSTMENT, CARRIED_OVER
+from billing.models import Adjustment, ApiKey, CreditNote, Invoice, InvoiceCounter, InvoiceLine, UsageRecord
 from billing.money import NANO_PLACES
 
+OF_ADJUSTMENTS = (ADJUSTMENT, CARRIED_OVER)
 STATUS_LOOKS = {
     Invoice.Status.DRAFT: ("calm", "edit_note"),
     Invoice.Status.OPEN: ("warn", "hourglass_top"),
@@ -102,7 +110,10 @@ class PaidForm(forms.Form):
 
 @admin.register(Invoice)
 class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
-    list_display = ("title", "account_link", "key_name", "month_shown", "status_badge", "issued", "total_figure", "due")
+    list_display = (
+        "title", "account_link", "key_name", "month_shown", "status_badge", "issued", "total_figure", "credited_figure",
+        "due_figure",
+    )  # fmt: skip
     list_display_links = ("title",)
     list_filter = (StatusFilter, MonthFilter, AccountFilter)
     list_select_related = ("account",)
@@ -110,13 +121,25 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
     search_help_text = gettext_lazy("Number, account or key")
     empty_text = gettext_lazy("No invoice yet. Draft a month to see what it would bill.")
     list_note = gettext_lazy("One invoice per key and month, in the month of the account's own zone.")
-    actions_list = ("draft_month",)
-    actions_detail = ("issue", "mark_paid", "void")
+    actions_list = ("run_month",)
+    actions_detail = ("issue", "mark_paid", "credit", "void")
     change_form_outer_after_template = "admin/billing/invoice/lines.html"
     fieldsets = (
         (
             None,
-            {"fields": ("title", "status_badge", "account_link", "key_link", "period", "money_shown", "records_link")},
+            {
+                "fields": (
+                    "title",
+                    "status_badge",
+                    "account_link",
+                    "key_link",
+                    "period",
+                    "records_link",
+                    "total_figure",
+                    "credited_figure",
+                    "due_figure",
+                )
+            },
         ),
         (gettext_lazy("Dates"), {"classes": ("tab",), "fields": ("drafted", "issued", "due", "paid", "voided")}),
         (gettext_lazy("Customer"), {"classes": ("tab",), "fields": ("legal_name", "address", "tax_id", "language")}),
@@ -125,11 +148,31 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         """Only what can be done in the invoice's present status."""
-        status = Invoice.objects.filter(pk=object_id).values_list("status", flat=True).first()
-        fitting = {"draft": ("issue",), "open": ("mark_paid", "void")}.get(status or "", ())
-        names = {f"billing_invoice_{name}" for name in fitting}
+        invoice = self.get_queryset(request).filter(pk=object_id).first()
+        if invoice is None:
+            return []
+        fitting = {"draft": {"issue"}, "open": {"mark_paid", "void", "credit"}, "paid": {"credit"}}
+        names = {f"billing_invoice_{name}" for name in fitting.get(invoice.status, ())}
+        if credited(invoice).total_nanos:
+            names.discard("billing_invoice_void")
+        if credited(invoice).total_nanos >= invoice.total_nanos or not request.user.has_perm(ADD_CREDIT_NOTE):
+            names.discard("billing_invoice_credit")
         found: list[Any] = super().get_actions_detail(request, object_id)  # type: ignore[misc]  # Unfold's
         return [action for action in found if action.action_name in names]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Invoice]:
+        """With what its credit notes come to, for the columns that tell what is due."""
+        notes = CreditNote.objects.filter(invoice=OuterRef("pk")).order_by().values("invoice")
+        return (
+            super()
+            .get_queryset(request)
+            .annotate(
+                noted_nanos=Subquery(notes.annotate(sum=Sum("total_nanos")).values("sum")),
+                paid_back_nanos=Subquery(
+                    notes.annotate(sum=Sum("total_nanos", filter=Q(after_payment=True))).values("sum")
+                ),
+            )
+        )
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -140,27 +183,12 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
 
     # --- changes ---
 
-    @asks_first(gettext_lazy("Draft last month"), "draft-month", icon="post_add")
-    def draft_month(self, request: HttpRequest) -> HttpResponse:
-        month = last_month()
-        here = list_url(Invoice)
-        if request.method == "POST":
-            drafted = invoices.draft(month, now=now())
-            messages.success(
-                request,
-                _("%(count)s invoices for %(month)s are drafts now.")
-                % {"count": number(len(drafted)), "month": f"{month:%Y-%m}"},
-            )
-            return redirect(list_url(Invoice, month=month))
-        effects = [
-            _("Each key with usage gets a draft; drafts that exist are made again from the records."),
-            _("Nothing is issued, and issued invoices stay as they are."),
-        ]
-        return ask(
-            request, self, None, title=_("Draft a month"), verb=_("Draft %(month)s") % {"month": f"{month:%Y-%m}"},
-            question=_("Draft the invoices for %(month)s?") % {"month": f"{month:%Y-%m}"}, effects=effects,
-            cancel_url=here,
-        )  # fmt: skip
+    @action(  # type: ignore[untyped-decorator]  # Unfold's
+        description=gettext_lazy("Month run"), url_path="month-run", icon="event_available", permissions=["view"]
+    )
+    def run_month(self, request: HttpRequest) -> HttpResponse:
+        """Where months are drafted and issued."""
+        return redirect("admin:invoice_run")
 
     @asks_first(gettext_lazy("Issue"), "issue", icon="send", variant=ActionVariant.PRIMARY)
     def issue(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -170,7 +198,7 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
         blockers: list[SafeString | str] = []
         if request.method == "POST":
             try:
-                issued = invoices.issue(invoice.pk, now=now())
+                issued = month_close.issue_one(invoice.pk, now=now())
             except invoices.IssueBlocked as blocked:
                 blockers = explain(invoice, blocked)
             else:
@@ -209,23 +237,31 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
             effects=[_("It owes nothing any more. Date and reference stay with it.")], cancel_url=change_url(invoice),
         )  # fmt: skip
 
+    @asks_first(gettext_lazy("Credit note"), "credit", icon="undo")
+    def credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        invoice = self._standing(request, object_id, Invoice.Status.OPEN, Invoice.Status.PAID)
+        return invoice if isinstance(invoice, HttpResponse) else credit_page(request, self, invoice)
+
     @asks_first(gettext_lazy("Void"), "void", icon="cancel", variant=ActionVariant.DANGER)
     def void(self, request: HttpRequest, object_id: str) -> HttpResponse:
         invoice = self._standing(request, object_id, Invoice.Status.OPEN)
         if isinstance(invoice, HttpResponse):
             return invoice
-        form = VoidForm(invoice.number or "", request.POST or None)
-        if request.method == "POST" and form.is_valid():
+        form, blockers = VoidForm(invoice.number or "", request.POST or None), []
+        if invoice.credit_notes.exists():
+            blockers = [_("It has credit notes, which stand: credit the rest of it instead.")]
+        elif request.method == "POST" and form.is_valid():
             invoices.void(invoice.pk, form.cleaned_data["reason"], now=now())
             self.log_change(request, invoice, [{"changed": {"fields": ["void"]}}])
             messages.success(request, _("The invoice %(number)s is void.") % {"number": invoice.number})
             return redirect(change_url(invoice))
         effects = [
-            _("Its records are free again: the next draft of the month bills them anew."),
+            _("What it bills is free again: the next draft of the month bills it anew."),
             _("It keeps its number and stays readable. This is final."),
         ]
         return ask(
-            request, self, invoice, title=_("Void an invoice"), danger=True, verb=_("Void"), form=form, effects=effects,
+            request, self, invoice, title=_("Void an invoice"), danger=True, verb="" if blockers else _("Void"),
+            form=None if blockers else form, effects=effects, blockers=blockers,
             question=_("Make the invoice %(number)s void?") % {"number": invoice.number},
             cancel_url=change_url(invoice),
         )  # fmt: skip
@@ -242,8 +278,8 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
     # --- columns and fields ---
 
     @admin.display(description=gettext_lazy("number"), ordering="number")
-    def title(self, invoice: Invoice) -> str:
-        return invoice.number or _("no number yet")
+    def title(self, invoice: Invoice) -> SafeString:
+        return format_html('<span class="hb-nowrap">{}</span>', invoice.number or _("no number yet"))
 
     @admin.display(description=gettext_lazy("account"), ordering="account_name")
     def account_link(self, invoice: Invoice) -> SafeString:
@@ -270,9 +306,16 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
     def total_figure(self, invoice: Invoice) -> SafeString:
         return figure(money(invoice.total_nanos, invoice.currency))
 
-    @admin.display(description=gettext_lazy("total"))
-    def money_shown(self, invoice: Invoice) -> SafeString:
-        return figure(money(invoice.total_nanos, invoice.currency))
+    @admin.display(description=gettext_lazy("credited"))
+    def credited_figure(self, invoice: Invoice) -> SafeString | str:
+        nanos = credited(invoice).total_nanos
+        return figure(money(nanos, invoice.currency)) if nanos else UNKNOWN
+
+    @admin.display(description=gettext_lazy("due"))
+    def due_figure(self, invoice: Invoice) -> SafeString | str:
+        if invoice.status in (Invoice.Status.DRAFT, Invoice.Status.VOID):
+            return UNKNOWN
+        return figure(money(due_nanos(invoice, credited(invoice)), invoice.currency))
 
     @admin.display(description=gettext_lazy("records"))
     def records_link(self, invoice: Invoice) -> SafeString | str:
@@ -292,7 +335,7 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
     def issued(self, invoice: Invoice) -> str:
         return moment(invoice.issued_at, invoice.timezone)
 
-    @admin.display(description=gettext_lazy("due"), ordering="due_on")
+    @admin.display(description=gettext_lazy("due on"), ordering="due_on")
     def due(self, invoice: Invoice) -> str:
         return f"{invoice.due_on:%Y-%m-%d}" if invoice.due_on else UNKNOWN
 
@@ -309,6 +352,12 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
         return f"{moment(invoice.voided_at, invoice.timezone)} · {invoice.void_reason}"
 
 
+def credited(invoice: Invoice) -> Credited:
+    """What the notes of an invoice of the admin's queryset take back."""
+    noted: Any = invoice
+    return Credited(noted.noted_nanos or 0, noted.paid_back_nanos or 0)
+
+
 def explain(invoice: Invoice, blocked: invoices.IssueBlocked) -> list[SafeString | str]:
     """Why an invoice cannot be issued, with the way to what has to be mended first."""
     unpriced = records_of(invoice, UsageRecord.objects.filter(unpriced=True))
@@ -318,12 +367,6 @@ def explain(invoice: Invoice, blocked: invoices.IssueBlocked) -> list[SafeString
         sentence = words % {"count": number(row["requests"]), "reason": row["unpriced_reason"]}
         found.append(link(list_url(UsageRecord, api_key=invoice.api_key_id, unpriced=1, period="all"), sentence))
     return found or list(blocked.reasons)
-
-
-def last_month() -> dt.date:
-    """The first day of the month before this one, in the seller's zone."""
-    today = dt.datetime.now(seller_zone()).date()
-    return (today.replace(day=1) - dt.timedelta(days=1)).replace(day=1)
 
 
 def seller_zone() -> ZoneInfo:
@@ -338,9 +381,15 @@ def statement(invoice: Invoice) -> dict[str, Any]:
     rate = plain(Decimal(invoice.tax_rate_ppm) / PPM_PER_CENT)
     return {
         "lines": lines,
+        "files": {name: reverse(f"admin:invoice_{name}", args=[invoice.pk]) for name in ("pdf", "csv", "prove")},
+        "draft": invoice.status == Invoice.Status.DRAFT,
         "unpriced": invoice.unpriced,
         "unpriced_text": number(invoice.unpriced),
         "unpriced_url": list_url(UsageRecord, api_key=invoice.api_key_id, unpriced=1, period="all"),
+        "notes": [
+            {"url": change_url(note), "note": note, "amount": money(note.total_nanos, currency)}
+            for note in invoice.credit_notes.order_by("pk")
+        ],
         "sums": [
             (_("Subtotal"), money(invoice.subtotal_nanos, currency)),
             (_("Tax (%(rate)s %%)") % {"rate": rate}, money(invoice.tax_nanos, currency)),
@@ -351,19 +400,34 @@ def statement(invoice: Invoice) -> dict[str, Any]:
 
 def _line_row(invoice: Invoice, line: InvoiceLine) -> dict[str, Any]:
     currency = invoice.currency
-    notes = [line.service_tier, _("long context") if line.long_context else "", line.price_version]
+    adjusts = line.bucket in OF_ADJUSTMENTS
+    tiers = [line.service_tier, _("long context") if line.long_context else ""]
     return {
         "line": line,
+        "part": _("Adjustments") if adjusts else _("Late usage") if line.late else _("Use in the period"),
+        "tier": " · ".join(tier for tier in tiers if tier) or UNKNOWN,
+        "name": line.description if line.bucket in OF_ADJUSTMENTS else line.model,
         "bucket": BUCKET_WORDS.get(line.bucket, line.bucket),
-        "metering": METERING_WORDS.get(line.metering, line.metering),
-        "notes": " · ".join(note for note in notes if note),
+        "metering": UNKNOWN if line.bucket in OF_ADJUSTMENTS else METERING_WORDS.get(line.metering, line.metering),
+        "notes": line.price_version,
         "quantity": number(line.quantity),
         "unit": price_per_million(line.unit_nanos, currency),
         "exact": money(line.exact_nanos, currency, NANO_PLACES),
         "rounding": money(line.rounding_nanos, currency, NANO_PLACES),
         "amount": money(line.amount_nanos, currency),
-        "url": "" if invoice.status == Invoice.Status.VOID else list_url(UsageRecord, line=line.pk),
+        "url": _behind(invoice, line),
     }
+
+
+def _behind(invoice: Invoice, line: InvoiceLine) -> str:
+    """The list of what a line sums; empty where there is none."""
+    if invoice.status == Invoice.Status.VOID or line.bucket == CARRIED_OVER:
+        return ""
+    if line.bucket in OF_ADJUSTMENTS:
+        if invoice.status == Invoice.Status.DRAFT:
+            return list_url(Adjustment, api_key=invoice.api_key_id, invoice__isnull=True)
+        return list_url(Adjustment, invoice=invoice.pk)
+    return list_url(UsageRecord, line=line.pk)
 
 
 @admin.register(InvoiceLine)

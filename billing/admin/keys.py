@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-import json
+import datetime as dt
 from typing import Any, cast
 
-from django.conf import settings
+from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Value
+from django.db.models.functions import Coalesce, Greatest
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.template.response import TemplateResponse
-from django.utils.cache import add_never_cache_headers
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.enums import ActionVariant
 
-from billing import keys
+from billing import keys, present_use
 from billing.admin.access import KeptAdmin, ask, asks_first
-from billing.admin.display import ago, badge, change_url, code, link, list_url, money, number, stacked
+from billing.admin.changes import history_of
+from billing.admin.display import ago, badge, change_url, code, link, list_url, moment, number, stacked
 from billing.admin.fields import NamesField, ScaledField, model_name, network
 from billing.admin.filters import AccountFilter, Choice
-from billing.admin.typed import DropdownFilter, ModelAdmin, ModelForm
-from billing.models import ApiKey, OpenStream, Price, UsageRecord
+from billing.admin.key_actions import KeyActions
+from billing.admin.key_rotation import KeyRotation
+from billing.admin.key_use import context as use_of
+from billing.admin.key_use import count_shown, last_used, old_secret_works, spent_shown, with_use
+from billing.admin.price_state import no_price_marks
+from billing.admin.secret_page import show_once
+from billing.admin.streams import ask_to_stop
+from billing.admin.typed import DropdownFilter, ModelAdmin, ModelForm, RadioWidget
+from billing.models import ApiKey, OpenStream, UsageRecord
 from billing.money import NANOS
+
+NEVER = Value(dt.datetime(1970, 1, 1, tzinfo=dt.UTC))
+LAST_USED = Coalesce(Greatest("last_used_at", "previous_used_at"), "last_used_at", "previous_used_at", NEVER)
+"""Of either secret. SQLite's greatest of a moment and nothing is nothing; each database sorts nothing elsewhere."""
 
 LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrency", "monthly_budget_nanos")
 ACCESS = ("allowed_models", "allowed_ips", "expires_at")
@@ -58,6 +71,12 @@ class KeyForm(ModelForm[ApiKey]):
             "expires_at": gettext_lazy("In UTC. Empty: never."),
         }
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        allowed = self.instance.allowed_models or []
+        if (field := self.fields.get("allowed_models")) and (marks := no_price_marks(allowed)):
+            field.help_text = format_html("{} {}", field.help_text, marks)
+
     def clean(self) -> dict[str, Any] | None:
         cleaned = super().clean()
         account, name = self.cleaned_data.get("account"), self.cleaned_data.get("name")
@@ -68,6 +87,51 @@ class KeyForm(ModelForm[ApiKey]):
             )
             self.add_error("name", ValidationError(text))
         return cleaned
+
+
+class RevokeForm(forms.Form):
+    """What becomes of the streams that run with a key while it is revoked."""
+
+    streams = forms.ChoiceField(
+        required=False, initial="finish", widget=RadioWidget(),
+        choices=[
+            ("finish", gettext_lazy("finish: they go on to their end, and are billed")),
+            ("stop", gettext_lazy("stop: their clients get an error event; what they produced until then is billed")),
+        ],
+    )  # fmt: skip
+
+    def __init__(self, running: int, *args: Any) -> None:
+        super().__init__(*args)
+        words = ngettext("Its %(count)s open stream", "Its %(count)s open streams", running)
+        self.fields["streams"].label = words % {"count": number(running)}
+
+
+class NearFilter(DropdownFilter):
+    """Keys that have used most of one of their limits, now or this month."""
+
+    title, parameter_name = gettext_lazy("limits"), "near"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Choice]:
+        return [("1", gettext_lazy("near a limit (80 % or more)"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(pk__in=present_use.near_a_limit(now())) if self.value() == "1" else queryset
+
+
+class UnusedFilter(DropdownFilter):
+    """Keys that nobody misses, so it seems: neither secret was used for so many days, nor is the key younger."""
+
+    title, parameter_name = gettext_lazy("use"), "unused"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Choice]:
+        return [("30", gettext_lazy("unused for 30 days"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() != "30":
+            return queryset
+        since = now() - dt.timedelta(days=30)
+        used = Q(last_used_at__gte=since) | Q(previous_used_at__gte=since)
+        return queryset.filter(revoked_at=None, created_at__lt=since).exclude(used)
 
 
 class KeyStateFilter(DropdownFilter):
@@ -87,18 +151,28 @@ class KeyStateFilter(DropdownFilter):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(KeptAdmin[ApiKey]):
+class ApiKeyAdmin(KeyActions, KeyRotation, KeptAdmin[ApiKey]):
     form = KeyForm
-    list_display = ("title", "account_link", "secret_begins", "state", "limits", "used", "expires")
+    list_display = (
+        "title", "account_link", "state", "used", "requests_figure", "running_figure", "spent_figure",
+    )  # fmt: skip
     list_display_links = ("title",)
-    list_filter = (KeyStateFilter, AccountFilter)
+    list_filter = (KeyStateFilter, NearFilter, UnusedFilter, AccountFilter)
+    list_before_template = "admin/billing/apikey/list_before.html"
+    list_note = gettext_lazy(
+        "In use now / limit: requests of the last minute, requests under way, and what the month has cost in the "
+        "account's zone."
+    )
+    change_form_outer_before_template = "admin/billing/apikey/use.html"
+    change_form_outer_after_template = "admin/audit_history.html"
     list_select_related = ("account",)
     search_fields = ("name", "account__name", "shown")
     search_help_text = gettext_lazy("Name, account or the secret's beginning")
     empty_text = gettext_lazy("No key yet. A key is what a customer's program sends with each request.")
-    actions_detail = ("revoke",)
+    actions = ("revoke_chosen", "change_limits", "set_expiry")
+    actions_detail = ("rotate", "end_old_secret", "revoke")
     fieldsets = (
-        (None, {"fields": ("account", "name", "state", "secret_kept", "made", "used", "links")}),
+        (None, {"fields": ("account", "name", "state", "made", "links")}),
         (gettext_lazy("Access"), {"fields": ACCESS}),
         (gettext_lazy("Limits"), {"fields": LIMITS}),
     )
@@ -109,7 +183,7 @@ class ApiKeyAdmin(KeptAdmin[ApiKey]):
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:
-        shown = ("state", "secret_kept", "made", "used", "links")
+        shown = ("state", "made", "links")
         return shown if obj is None else ("account", *shown)
 
     def has_change_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:
@@ -117,9 +191,24 @@ class ApiKeyAdmin(KeptAdmin[ApiKey]):
         return not revoked and super().has_change_permission(request, obj)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        if ApiKey.objects.filter(pk=object_id, revoked_at=None).exists():
-            return list(super().get_actions_detail(request, object_id))  # type: ignore[misc]  # Unfold's
-        return []
+        key = ApiKey.objects.filter(pk=object_id, revoked_at=None).first()
+        if key is None:
+            return []
+        found = list(super().get_actions_detail(request, object_id))  # type: ignore[misc]  # Unfold's
+        return [one for one in found if old_secret_works(key) or not one.action_name.endswith("end_old_secret")]
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        page: Any = super().get_changelist_instance(request)
+        page.redis_away = not with_use(list(page.result_list), now())
+        return cast(ChangeList, page)
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], add: bool = False, change: bool = False,
+        form_url: str = "", obj: ApiKey | None = None,
+    ) -> HttpResponse:  # fmt: skip
+        if obj is not None:
+            context |= {**use_of(obj), **history_of(obj, request, zone=obj.account.timezone)}
+        return super().render_change_form(request, context, add, change, form_url, obj)
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -139,19 +228,11 @@ class ApiKeyAdmin(KeptAdmin[ApiKey]):
 
     def response_add(self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None) -> HttpResponse:
         """The only page with the secret: this very response, no redirect. So it is in no URL, session or message."""
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "original": obj,
-            "title": _("Key made"),
-            "key": obj,
-            "secret": cast(Any, obj).secret_once,
-            "snippet": curl_line(cast(Any, obj).secret_once, _example_model(obj)),
-            "next_url": change_url(obj),
-        }
-        response = TemplateResponse(request, "admin/billing/apikey/made.html", context)
-        add_never_cache_headers(response)
-        return response
+        return show_once(
+            request, self, obj, cast(Any, obj).secret_once, title=_("Key made"), notes=[],
+            done=_("The key %(key)s is made.") % {"key": obj},
+            gone=_("The secret was shown once, when the key was made. It cannot be shown again."),
+        )  # fmt: skip
 
     @asks_first(gettext_lazy("Revoke"), "revoke", icon="key_off", variant=ActionVariant.DANGER)
     def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -159,32 +240,32 @@ class ApiKeyAdmin(KeptAdmin[ApiKey]):
         if key.revoked_at is not None:
             messages.info(request, _("The key %(key)s is revoked already.") % {"key": key})
             return redirect(change_url(key))
-        if request.method == "POST":
+        running = OpenStream.objects.filter(api_key=key, stop_requested=False)
+        count, may_stop = running.count(), bool(request.user.has_perm("billing.change_openstream"))
+        form = RevokeForm(count, *([request.POST] if request.method == "POST" else [])) if may_stop else None
+        if request.method == "POST" and (form is None or form.is_valid()):
             keys.revoke(key, now())
             self.log_change(request, key, [{"changed": {"fields": ["revoked"]}}])
             messages.success(request, _("The key %(key)s is revoked.") % {"key": key})
+            if form is not None and form.cleaned_data["streams"] == "stop":
+                stopped = ask_to_stop(self, request, running)
+                words = ngettext("Stopping %(count)s stream.", "Stopping %(count)s streams.", stopped)
+                messages.info(request, words % {"count": number(stopped)})
             return redirect(change_url(key))
         question = _("Revoke the key %(key)s?") % {"key": key}
+        asks = form if count or (form is not None and form.errors) else None
         return ask(
-            request, self, key, title=_("Revoke a key"), danger=True, verb=_("Revoke"), question=question,
-            effects=_revoke_effects(key), cancel_url=change_url(key),
+            request, self, key, title=_("Revoke a key"), danger=True, verb=_("Revoke"), question=question, form=asks,
+            effects=_revoke_effects(0 if asks else count), cancel_url=change_url(key),
         )  # fmt: skip
 
-    @admin.display(description=gettext_lazy("name"), ordering="name")
-    def title(self, key: ApiKey) -> str:
-        return key.name
+    @admin.display(description=gettext_lazy("key"), ordering="name")
+    def title(self, key: ApiKey) -> SafeString:
+        return stacked(key.name, code(key.shown))
 
     @admin.display(description=gettext_lazy("account"), ordering="account__name")
     def account_link(self, key: ApiKey) -> SafeString:
         return link(change_url(key.account), key.account.name)
-
-    @admin.display(description=gettext_lazy("secret begins"))
-    def secret_begins(self, key: ApiKey) -> SafeString:
-        return code(key.shown)
-
-    @admin.display(description=gettext_lazy("secret"))
-    def secret_kept(self, key: ApiKey) -> SafeString:
-        return stacked(code(key.shown), _("It was shown once, when the key was made, and cannot be shown again."))
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, key: ApiKey) -> SafeString:
@@ -194,25 +275,25 @@ class ApiKeyAdmin(KeptAdmin[ApiKey]):
             return badge(_("expired"), "warn", "timer_off")
         if not key.account.active:
             return badge(_("account disabled"), "bad", "block")
-        return badge(_("active"), "good", "check_circle")
+        active = badge(_("active"), "good", "check_circle")
+        return stacked(active, _("until %(when)s") % {"when": moment(key.expires_at)}) if key.expires_at else active
 
-    @admin.display(description=gettext_lazy("limits"))
-    def limits(self, key: ApiKey) -> str:
-        found = [
-            _("%(count)s requests/min") % {"count": number(key.requests_per_minute)} if key.requests_per_minute else "",
-            _("%(count)s tokens/min") % {"count": number(key.tokens_per_minute)} if key.tokens_per_minute else "",
-            _("%(count)s at a time") % {"count": number(key.concurrency)} if key.concurrency else "",
-            _budget(key),
-        ]
-        return " · ".join(limit for limit in found if limit) or _("none")
+    @admin.display(description=gettext_lazy("requests/min"))
+    def requests_figure(self, key: Any) -> SafeString:
+        return count_shown(key.use.requests)
 
-    @admin.display(description=gettext_lazy("last used"), ordering="last_used_at")
+    @admin.display(description=gettext_lazy("concurrency"))
+    def running_figure(self, key: Any) -> SafeString:
+        return count_shown(key.use.running)
+
+    @admin.display(description=gettext_lazy("month's spend"))
+    def spent_figure(self, key: Any) -> SafeString:
+        return spent_shown(key.use.spent, key.account.currency)
+
+    @admin.display(description=gettext_lazy("last used"), ordering=LAST_USED)
     def used(self, key: ApiKey) -> SafeString | str:
-        return ago(key.last_used_at, key.account.timezone) if key.last_used_at else _("never")
-
-    @admin.display(description=gettext_lazy("expires"), ordering="expires_at")
-    def expires(self, key: ApiKey) -> SafeString | str:
-        return ago(key.expires_at, key.account.timezone) if key.expires_at else _("never")
+        at = last_used(key)
+        return ago(at, key.account.timezone) if at else _("never")
 
     @admin.display(description=gettext_lazy("created"))
     def made(self, key: ApiKey) -> SafeString | str:
@@ -227,14 +308,8 @@ class ApiKeyAdmin(KeptAdmin[ApiKey]):
         return SafeString(" · ".join(found))
 
 
-def _budget(key: ApiKey) -> str:
-    if key.monthly_budget_nanos is None:
-        return ""
-    return _("%(amount)s a month") % {"amount": money(key.monthly_budget_nanos, key.account.currency)}
-
-
-def _revoke_effects(key: ApiKey) -> list[str]:
-    running = OpenStream.objects.filter(api_key=key).count()
+def _revoke_effects(running: int) -> list[str]:
+    """What revoking does; `running`: the requests that go on, where nobody is asked about them."""
     effects = [_("Requests with it get 401 within seconds.")]
     if running:
         words = ngettext(
@@ -245,21 +320,3 @@ def _revoke_effects(key: ApiKey) -> list[str]:
         effects.append(words % {"count": number(running)})
     effects.append(_("This is final: a revoked key never works again. Its usage and invoices stay."))
     return effects
-
-
-def _example_model(key: ApiKey) -> str:
-    """A model that the key may use, for the snippet."""
-    if key.allowed_models:
-        return str(key.allowed_models[0])
-    return Price.objects.order_by("model").values_list("model", flat=True).first() or "MODEL"
-
-
-def curl_line(secret: str, model: str) -> str:
-    """A command that tries the key at the public address (the Host header is not believed)."""
-    body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]})
-    return (
-        f"curl -N {settings.PUBLIC_URL}/v1/chat/completions \\\n"
-        f'  -H "Authorization: Bearer {secret}" \\\n'
-        f'  -H "Content-Type: application/json" \\\n'
-        f"  -d '{body}'"
-    )

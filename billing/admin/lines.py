@@ -7,6 +7,7 @@ import json
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
+from billing.lines import ADJUSTMENT, CARRIED_OVER
 from billing.models import Invoice, InvoiceLine, UsageRecord
 from billing.pricing import BASE_TIERS
 from billing.usage import BUCKETS
@@ -23,7 +24,12 @@ def records_of(invoice: Invoice, records: QuerySet[UsageRecord]) -> QuerySet[Usa
 
 
 def records_behind(line: InvoiceLine, records: QuerySet[UsageRecord]) -> QuerySet[UsageRecord]:
-    """Those of the invoice's records whose use the line sums, in one of its own buckets or in an item."""
+    """Those of the invoice's records whose use the line sums, in one of its own buckets or in an item.
+
+    The lines of adjustments have none.
+    """
+    if line.bucket in (ADJUSTMENT, CARRIED_OVER):
+        return records.none()
     late = Q(ended_at__lt=line.invoice.period_start)
     tier = Q(service_tier__in=BASE_TIERS) if line.service_tier in BASE_TIERS else Q(service_tier=line.service_tier)
     return (

@@ -8,21 +8,23 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.db.models import Exists, OuterRef, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 from django.forms.models import model_to_dict
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from billing.admin import price_preview_page, price_versions
 from billing.admin.access import KeptAdmin
 from billing.admin.display import UNKNOWN, badge, figure, moment, number, price_per_million
 from billing.admin.fields import ScaledField, TableField, model_name, read_currency
 from billing.admin.filters import Choice, ModelFilter
-from billing.admin.typed import DropdownFilter, ModelAdmin, ModelForm
+from billing.admin.typed import DropdownFilter, ModelAdmin, ModelForm, NumberWidget
 from billing.models import Invoice, Price, UsageRecord
 from billing.money import NANOS, parse, to_decimal
 from billing.price_spec import describe_price, parse_price
@@ -54,7 +56,7 @@ class PriceForm(ModelForm[Price]):
         help_text=gettext_lazy('The price of one request by tool: {"web_search": "0.01"}.'),
     )
     long_context_above = forms.IntegerField(
-        required=False, min_value=1, label=gettext_lazy("long context above"),
+        required=False, min_value=1, label=gettext_lazy("long context above"), widget=NumberWidget(),
         help_text=gettext_lazy("Input tokens. Above them the whole request costs the factors below."),
     )  # fmt: skip
     long_context_input = ScaledField(scale=NANOS, required=False, label=gettext_lazy("factor of input"))
@@ -133,7 +135,7 @@ class PriceStateFilter(DropdownFilter):
     title, parameter_name = gettext_lazy("state"), "state"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Choice]:
-        return [(state, word) for state, (word, _tone, _icon) in STATES.items()]
+        return [(state, word) for state, (word, _tone, _icon) in price_versions.STATES.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         coming = Q(effective_from__gt=now())
@@ -141,16 +143,10 @@ class PriceStateFilter(DropdownFilter):
         return queryset.filter(states.get(self.value() or "", Q()))
 
 
-STATES = {
-    "in_force": (gettext_lazy("in force"), "good", "check_circle"),
-    "coming": (gettext_lazy("coming"), "info", "schedule"),
-    "past": (gettext_lazy("past"), "calm", "history"),
-}
-
-
 @admin.register(Price)
 class PriceAdmin(KeptAdmin[Price]):
     form = PriceForm
+    list_before_template = "admin/billing/price/list_top.html"
     list_display = (
         "model", "state", "effective", "currency", "input_figure", "cache_read_figure", "cache_write_figure",
         "cache_write_1h_figure", "output_figure", "extras",
@@ -169,6 +165,43 @@ class PriceAdmin(KeptAdmin[Price]):
         (gettext_lazy("Long context"), {"fields": LONG_CONTEXT}),
         (gettext_lazy("Service tiers and server tools"), {"fields": ("tiers", "server_tools")}),
     )
+    change_form_before_template = "admin/billing/price/timeline.html"
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        """A version is added once somebody has seen what it would have cost: the first POST shows that."""
+        if request.method == "POST" and self.has_add_permission(request):
+            form = self.get_form(request)(request.POST)
+            if form.is_valid() and not price_preview_page.was_seen(request, form.instance):
+                return price_preview_page.preview_page(request, self, form.instance)
+        return super().add_view(request, form_url, extra_context)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """A version like another one, or like the one in force of a model, from the next month on."""
+        kept = price_versions.to_copy(request.GET)
+        if kept is None:
+            return super().get_changeform_initial_data(request)
+        spec = described(kept)
+        factors = spec.get("long_context", {})
+        return {
+            **{name: getattr(kept, name) for name in ("model", "currency", *BUCKETS)},
+            "effective_from": price_versions.next_month_start(now()),
+            "tiers": spec.get("tiers", {}),
+            "server_tools": spec.get("server_tools", {}),
+            "long_context_above": factors.get("above"),
+            **{f"long_context_{name}": parse(factors[name]) for name in ("input", "output") if factors},
+        }
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        price = self.get_object(request, unquote(object_id))
+        timeline = price_versions.timeline(request, price.model, shown=price.pk) if price else {}
+        return super().change_view(request, object_id, form_url, {**timeline, **(extra_context or {})})
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        model = request.GET.get(ModelFilter.parameter_name or "", "")
+        timeline = price_versions.timeline(request, model) if model else {}
+        return super().changelist_view(request, {**timeline, **(extra_context or {})})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Price]:
         later = Price.objects.filter(
@@ -192,7 +225,7 @@ class PriceAdmin(KeptAdmin[Price]):
     def state(self, price: Price) -> SafeString:
         past = getattr(price, "superseded", False)
         name = "coming" if price.effective_from > now() else "past" if past else "in_force"
-        return badge(*STATES[name])
+        return badge(*price_versions.STATES[name])
 
     @admin.display(description=gettext_lazy("from"), ordering="effective_from")
     def effective(self, price: Price) -> str:
@@ -257,7 +290,7 @@ def _written(table: Any) -> str:
 def is_used(price: Price) -> bool:
     """Whether a record was rated with this version. Looked up once per object: a page asks several times."""
     if "is_used" not in price.__dict__:
-        price.__dict__["is_used"] = _has_rated(price.effective_from, price.label)
+        price.__dict__["is_used"] = _has_rated(price.rated_from or price.effective_from, price.label)
     return bool(price.__dict__["is_used"])
 
 

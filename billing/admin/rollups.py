@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy
 from billing.admin.access import EndlessAdmin
 from billing.admin.display import figure, moment, money, number
 from billing.admin.filters import AccountFilter, MeteringFilter, ModelFilter
-from billing.models import RollupDue, UsageRollup
+from billing.models import RollupDue, UsageDay, UsageRollup
 from billing.money import NANO_PLACES
 
 
@@ -56,6 +56,45 @@ class UsageRollupAdmin(EndlessAdmin[UsageRollup]):
     @admin.display(description=gettext_lazy("cost"))
     def cost_figure(self, rollup: UsageRollup) -> SafeString:
         return figure(money(rollup.cost_nanos, rollup.currency, NANO_PLACES))
+
+
+@admin.register(UsageDay)
+class UsageDayAdmin(EndlessAdmin[UsageDay]):
+    list_display = (
+        "day",
+        "key",
+        "model",
+        "provider",
+        "requests_figure",
+        "input_figure",
+        "output_figure",
+        "cost_figure",
+    )
+    list_filter = (AccountFilter, ModelFilter)
+    list_select_related = ("account", "api_key")
+    ordering = ("-day", "-id")
+    empty_text = gettext_lazy("No daily roll-up yet. One is made for each day with requests.")
+    list_note = gettext_lazy("Days in each account's own zone: sums of the hourly roll-ups, which reports read.")
+
+    @admin.display(description=gettext_lazy("key"))
+    def key(self, sums: UsageDay) -> str:
+        return f"{sums.account.name}/{sums.api_key.name}"
+
+    @admin.display(description=gettext_lazy("requests"))
+    def requests_figure(self, sums: UsageDay) -> SafeString:
+        return figure(number(sums.requests))
+
+    @admin.display(description=gettext_lazy("input"))
+    def input_figure(self, sums: UsageDay) -> SafeString:
+        return figure(number(sums.input))
+
+    @admin.display(description=gettext_lazy("output"))
+    def output_figure(self, sums: UsageDay) -> SafeString:
+        return figure(number(sums.output))
+
+    @admin.display(description=gettext_lazy("cost"))
+    def cost_figure(self, sums: UsageDay) -> SafeString:
+        return figure(money(sums.cost_nanos, sums.currency, NANO_PLACES))
 
 
 @admin.register(RollupDue)

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from django.contrib.admin import ModelAdmin, TabularInline
     from django.contrib.admin import SimpleListFilter as DropdownFilter
+    from django.contrib.admin import SimpleListFilter as TextFilter
     from django.forms import (
         CheckboxSelectMultiple as ChecksWidget,
+    )
+    from django.forms import (
+        ClearableFileInput as FileWidget,
     )
     from django.forms import (
         ModelForm,
@@ -23,7 +27,16 @@ if TYPE_CHECKING:
         PasswordInput as SecretWidget,
     )
     from django.forms import (
+        RadioSelect as RadioWidget,
+    )
+    from django.forms import (
+        Select as PlainSelectWidget,
+    )
+    from django.forms import (
         Select as SelectWidget,
+    )
+    from django.forms import (
+        SplitDateTimeWidget as MomentWidget,
     )
     from django.forms import (
         Textarea as TextsWidget,
@@ -34,7 +47,7 @@ if TYPE_CHECKING:
 else:
     from django import forms
     from unfold import admin
-    from unfold.contrib.filters.admin import DropdownFilter
+    from unfold.contrib.filters.admin import DropdownFilter, TextFilter
     from unfold.widgets import (
         UnfoldAdminCheckboxSelectMultipleWidget as ChecksWidget,
     )
@@ -42,10 +55,22 @@ else:
         UnfoldAdminDecimalFieldWidget as NumberWidget,
     )
     from unfold.widgets import (
+        UnfoldAdminFileFieldWidget as FileWidget,
+    )
+    from unfold.widgets import (
         UnfoldAdminPasswordWidget as SecretWidget,
     )
     from unfold.widgets import (
+        UnfoldAdminRadioSelectWidget as RadioWidget,
+    )
+    from unfold.widgets import (
         UnfoldAdminSelect2Widget as SelectWidget,
+    )
+    from unfold.widgets import (
+        UnfoldAdminSelectWidget as PlainSelectWidget,
+    )
+    from unfold.widgets import (
+        UnfoldAdminSplitDateTimeWidget as MomentWidget,
     )
     from unfold.widgets import (
         UnfoldAdminTextareaWidget as TextsWidget,
@@ -73,12 +98,17 @@ else:
 __all__ = [
     "ChecksWidget",
     "DropdownFilter",
+    "FileWidget",
     "ModelAdmin",
     "ModelForm",
+    "MomentWidget",
     "NumberWidget",
+    "PlainSelectWidget",
+    "RadioWidget",
     "SecretWidget",
     "SelectWidget",
     "TabularInline",
+    "TextFilter",
     "TextWidget",
     "TextsWidget",
 ]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
-from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from billing.admin.access import EndlessAdmin
-from billing.admin.attempts import outcome_badge
 from billing.admin.display import (
     UNKNOWN,
     ago,
@@ -25,38 +20,28 @@ from billing.admin.display import (
     change_url,
     clipped,
     code,
-    duration,
     figure,
     link,
     list_url,
-    moment,
     money,
     number,
-    price_per_million,
     stacked,
 )
 from billing.admin.filters import (
-    BUCKET_WORDS,
     ENDING_WORDS,
     METERING_WORDS,
     WIRE_FORMATS,
     AccountFilter,
-    Choice,
     EndingFilter,
     MeteringFilter,
     ModelFilter,
     UnpricedFilter,
     WireFormatFilter,
 )
-from billing.admin.lines import records_behind
-from billing.admin.typed import DropdownFilter, ModelAdmin
-from billing.models import ApiKey, Attempt, InvoiceLine, UsageRecord
+from billing.admin.record_filters import KeyFilter, LineFilter, MomentFilter, PeriodFilter
+from billing.admin.request_page import breakdown
+from billing.models import ApiKey, Attempt, OpenStream, UsageRecord
 from billing.money import NANO_PLACES
-from billing.usage import BUCKETS
-
-PERIODS = {"1": gettext_lazy("last 24 hours"), "7": gettext_lazy("last 7 days"), "30": gettext_lazy("last 30 days")}
-NARROWED_BY = ("q", "line", "invoice", "day", "day__gte")
-"""Parameters that narrow a list by themselves, so that it looks over all time without being asked to."""
 
 ENDING_LOOKS = {
     "complete": ("good", "check_circle"),
@@ -74,48 +59,6 @@ METERING_LOOKS = {
 }
 
 
-class PeriodFilter(DropdownFilter):
-    """How far back the list looks. By itself 7 days, so that no filter ever reads millions of rows unasked."""
-
-    title, parameter_name = gettext_lazy("period"), "period"
-    all_option = None
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Choice]:
-        self.narrowed = any(request.GET.get(name) for name in NARROWED_BY)
-        return [*PERIODS.items(), ("all", gettext_lazy("all time"))]
-
-    def value(self) -> str:
-        chosen = super().value()
-        return chosen if chosen in PERIODS or chosen == "all" else ("all" if self.narrowed else "7")
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if day := _date(request.GET.get("day", "")):
-            # Drops nothing of any zone's day, but lets the index on `ended_at` find it.
-            start = dt.datetime.combine(day, dt.time(), dt.UTC)
-            queryset = queryset.filter(
-                ended_at__gte=start - dt.timedelta(days=1), ended_at__lt=start + dt.timedelta(days=2)
-            )
-        if self.value() == "all":
-            return queryset
-        return queryset.filter(ended_at__gte=now() - dt.timedelta(days=int(self.value())))
-
-
-class LineFilter(DropdownFilter):
-    """The records behind an invoice line; the line is named by the link that leads here."""
-
-    title, parameter_name = gettext_lazy("invoice line"), "line"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Choice]:
-        chosen = request.GET.get("line", "")
-        self.line = (
-            InvoiceLine.objects.select_related("invoice").filter(pk=chosen).first() if chosen.isdecimal() else None
-        )
-        return [] if self.line is None else [(chosen, f"{self.line.invoice}: {self.line}")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset if self.line is None else records_behind(self.line, queryset)
-
-
 @admin.register(UsageRecord)
 class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
     list_display = (
@@ -131,6 +74,8 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
     list_display_links = ("ended", "request_clipped")
     list_filter = (
         PeriodFilter,
+        KeyFilter,
+        MomentFilter,
         EndingFilter,
         MeteringFilter,
         UnpricedFilter,
@@ -144,47 +89,31 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
     ordering = ("-ended_at",)
     search_fields = ("request_name",)
     search_help_text = gettext_lazy("Request id, ours or the provider's")
-    empty_text = gettext_lazy("No record. Refusals (401, 402, 429) leave none; see also the live streams.")
+    empty_text = gettext_lazy("No record. Refusals (401, 402, 429) leave none; see also Live streams.")
+    nothing_found = empty_text
+    see_also = OpenStream._meta
     list_note = gettext_lazy(
         "Times are in each account's own zone; costs have 9 decimal places, so that they add up. "
         "Below the input: tokens read from the cache and written to it."
     )
+    list_before_template = "admin/billing/usagerecord/list_before.html"
+    change_form_outer_before_template = "admin/billing/usagerecord/cards.html"
     change_form_outer_after_template = "admin/billing/usagerecord/detail.html"
     fieldsets = (
         (
             None,
             {
                 "fields": (
-                    "request_id",
-                    "ending_badge",
-                    "why",
-                    "metering_badge",
-                    "cost_figure",
-                    "why_unpriced",
-                    "invoice_link",
+                    ("request_id", "billing_id"),
+                    ("account_link", "key_page"),
+                    ("model", "wire"),
+                    ("provider", "upstream_model"),
+                    ("tiers", "invoice_link"),
+                    ("started", "ended"),
+                    ("day_shown", "retry_count"),
+                    "flagged",
                 )
             },
-        ),
-        (
-            gettext_lazy("Who and what"),
-            {
-                "classes": ("tab",),
-                "fields": (
-                    "account_link",
-                    "key_page",
-                    "model",
-                    "wire",
-                    "streamed",
-                    "provider",
-                    "upstream_model",
-                    "tiers",
-                    "flagged",
-                ),
-            },
-        ),
-        (
-            gettext_lazy("When"),
-            {"classes": ("tab",), "fields": ("started", "first_output", "ended", "took", "day_shown", "retry_count")},
         ),
     )
 
@@ -196,6 +125,10 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
             "day",
             "day__gte",
             "day__lte",
+            "provider",
+            "currency",
+            "metering__in",
+            "ending__in",
         ) or super().lookup_allowed(lookup, value, request)
 
     def get_search_results(
@@ -213,28 +146,27 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        identity = _uuid(object_id)
-        record = UsageRecord.objects.filter(pk=identity).first() if identity else None
-        context = {**(extra_context or {}), **({} if record is None else breakdown(record))}
+        record = None
+        if (identity := _uuid(object_id)) is not None and self.has_view_permission(request):
+            record = UsageRecord.objects.select_related("account", "invoice").filter(pk=identity).first()
+        context = {**(extra_context or {}), **({} if record is None else self._parts(record))}
         return super().change_view(request, object_id, form_url, context)
+
+    def _parts(self, record: UsageRecord) -> dict[str, Any]:
+        badges = {"ending": self.ending_badge(record), "metering": self.metering_badge(record)}
+        return {**breakdown(record), **badges, "cost": self.cost_figure(record)}
 
     @admin.display(description=gettext_lazy("ended"))
     def ended(self, record: UsageRecord) -> SafeString | str:
         return ago(record.ended_at, record.account.timezone)
 
     @admin.display(description=gettext_lazy("started"))
-    def started(self, record: UsageRecord) -> str:
-        return moment(record.started_at, record.account.timezone)
+    def started(self, record: UsageRecord) -> SafeString | str:
+        return ago(record.started_at, record.account.timezone)
 
-    @admin.display(description=gettext_lazy("first output"))
-    def first_output(self, record: UsageRecord) -> str:
-        if record.first_output_at is None:
-            return UNKNOWN
-        return _("after %(time)s") % {"time": duration(record.first_output_at - record.started_at)}
-
-    @admin.display(description=gettext_lazy("took"))
-    def took(self, record: UsageRecord) -> str:
-        return duration(record.ended_at - record.started_at)
+    @admin.display(description=gettext_lazy("billing id"))
+    def billing_id(self, record: UsageRecord) -> SafeString:
+        return code(str(record.pk))
 
     @admin.display(description=gettext_lazy("day of the bill"))
     def day_shown(self, record: UsageRecord) -> str:
@@ -290,14 +222,6 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
             return badge(_("unpriced"), "bad", "money_off", record.unpriced_reason)
         return figure(money(record.cost_nanos, record.currency, NANO_PLACES))
 
-    @admin.display(description=gettext_lazy("why unpriced"))
-    def why_unpriced(self, record: UsageRecord) -> str:
-        return record.unpriced_reason or UNKNOWN
-
-    @admin.display(description=gettext_lazy("reason"))
-    def why(self, record: UsageRecord) -> str:
-        return record.reason or UNKNOWN
-
     @admin.display(description=gettext_lazy("invoice"))
     def invoice_link(self, record: UsageRecord) -> SafeString | str:
         if record.invoice is None:
@@ -306,11 +230,8 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
 
     @admin.display(description=gettext_lazy("wire format"))
     def wire(self, record: UsageRecord) -> str:
-        return WIRE_FORMATS.get(record.wire_format, record.wire_format)
-
-    @admin.display(description=gettext_lazy("stream"), boolean=True)
-    def streamed(self, record: UsageRecord) -> bool:
-        return record.stream
+        name = WIRE_FORMATS.get(record.wire_format, record.wire_format)
+        return name if record.stream else _("%(wire_format)s, as a whole answer") % {"wire_format": name}
 
     @admin.display(description=gettext_lazy("service tier asked · served"))
     def tiers(self, record: UsageRecord) -> str:
@@ -319,64 +240,6 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
     @admin.display(description=gettext_lazy("flags"))
     def flagged(self, record: UsageRecord) -> str:
         return ", ".join(record.flags) or UNKNOWN
-
-
-def breakdown(record: UsageRecord) -> dict[str, Any]:
-    """What the page of a record shows below its fields: buckets and items that add up, attempts, raw usage."""
-    parts = [_bucket_row(record, bucket) for bucket in BUCKETS] + [_item_row(record, item) for item in record.items]
-    return {
-        "parts": parts,
-        "parts_total": UNKNOWN if record.unpriced else money(record.cost_nanos, record.currency, NANO_PLACES),
-        "reasoning": None if record.reasoning is None else number(record.reasoning),
-        "price_version": record.price_version,
-        "long_context": record.long_context,
-        "attempts": [_attempt_row(attempt, record.account.timezone) for attempt in record.attempts.all()],
-        "raw_usage": json.dumps(record.raw_usage, indent=1, ensure_ascii=False) if record.raw_usage else "",
-    }
-
-
-def _bucket_row(record: UsageRecord, bucket: str) -> dict[str, Any]:
-    unit = record.unit_prices.get(bucket)
-    amount = None if record.unpriced else getattr(record, f"{bucket}_nanos")
-    return {
-        "name": BUCKET_WORDS[bucket],
-        "quantity": number(getattr(record, bucket)),
-        "unit": price_per_million(unit, record.currency),
-        "amount": money(amount, record.currency, NANO_PLACES),
-    }
-
-
-def _item_row(record: UsageRecord, item: Mapping[str, Any]) -> dict[str, Any]:
-    """An item as the ledger keeps it: `billing.pricing.Item` as a dict."""
-    other = "" if item["model"] == record.model else item["model"]
-    return {
-        "name": BUCKET_WORDS.get(item["bucket"], item["bucket"]),
-        "model": other,
-        "quantity": number(item["quantity"]),
-        "unit": price_per_million(item["unit_nanos"], record.currency),
-        "each": not item["per_million"],
-        "amount": money(item["amount_nanos"], record.currency, NANO_PLACES),
-    }
-
-
-def _attempt_row(attempt: Attempt, zone: str) -> dict[str, Any]:
-    return {
-        "attempt": attempt,
-        "outcome": outcome_badge(attempt.outcome),
-        "started": moment(attempt.started_at, zone),
-        "headers": UNKNOWN if attempt.headers_ms is None else _("%(count)s ms") % {"count": number(attempt.headers_ms)},
-        "first": UNKNOWN
-        if attempt.first_output_ms is None
-        else _("%(count)s ms") % {"count": number(attempt.first_output_ms)},
-        "took": _("%(count)s ms") % {"count": number(attempt.duration_ms)},
-    }
-
-
-def _date(text: str) -> dt.date | None:
-    try:
-        return dt.date.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _uuid(text: str) -> uuid.UUID | None:

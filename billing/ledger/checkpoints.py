@@ -19,8 +19,8 @@ from billing.models import GatewayProcess, OpenStream
 OPEN_STREAMS, PROCESSES = Table(OpenStream), Table(GatewayProcess)
 
 COLUMNS = (
-    "provider", "upstream_model", "attempt", "counted_input", "counted_output", "reported", "last_output_at",
-    "checkpoint_at",
+    "provider", "upstream_model", "attempt", "attempt_started_at", "provider_request_id", "counted_input",
+    "counted_output", "reported", "first_output_at", "last_output_at", "checkpoint_at",
 )  # fmt: skip
 """What a checkpoint changes of an open row."""
 
@@ -65,9 +65,12 @@ def _whole_row(row: CheckpointRow, name: str) -> Row:
         "provider": row.provider,
         "upstream_model": row.upstream_model,
         "attempt": clamped(row.attempt, SMALLINT),
+        "attempt_started_at": row.attempt_started_at,
+        "provider_request_id": row.provider_request_id,
         "counted_input": clamped(row.counted_input),
         "counted_output": clamped(row.counted_output),
         "reported": reported_as_json(row.reported),
+        "first_output_at": row.first_output_at,
         "last_output_at": row.last_output_at,
         "checkpoint_at": row.at,
     }

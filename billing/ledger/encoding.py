@@ -53,7 +53,10 @@ def _fitting(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decoded(kind: type[Value], value: Any) -> Value:
-    """An entry of that kind again, from its parsed JSON; ValueError, TypeError or KeyError where that is none."""
+    """An entry of that kind again, from its parsed JSON; ValueError, TypeError or KeyError where that is none.
+
+    Another version may have written it: a field that is missing has its default, one that is unknown is left out.
+    """
     restored: Value = _restored(kind, value)
     return restored
 
@@ -81,7 +84,7 @@ def _restored(kind: Any, value: Any) -> Any:
         return None if value is None else _restored(kind, value)
     if dataclasses.is_dataclass(kind):
         hints = _types(typing.cast(type, kind))
-        return kind(**{name: _restored(hints[name], one) for name, one in value.items()})  # type: ignore[operator]
+        return kind(**{name: _restored(hints[name], one) for name, one in value.items() if name in hints})  # type: ignore[operator]
     if origin in (tuple, Sequence):
         return tuple(_restored(arguments[0], one) for one in value)
     if kind is uuid.UUID:

@@ -14,7 +14,11 @@ from billing.usage import ReportedUsage, TokenUsage
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """A request at its admission. `wished_name` is the client's x-request-id where it is sane; else `own_name`."""
+    """A request at its admission. `wished_name` is the client's x-request-id where it is sane; else `own_name`.
+
+    `silence_limit_s`: how long an attempt may be silent before it ends (of a whole answer: how long it may take).
+    `count_factor_ppm`: what our own counts of it are scaled by, tokens per million of o200k; None where they are not.
+    """
 
     id: uuid.UUID
     key_id: int
@@ -30,13 +34,19 @@ class OpenRow:
     provider: str
     upstream_model: str
     started_at: dt.datetime
+    tier_asked: str = ""
+    retry_count: int = 0
+    silence_limit_s: int | None = None
+    count_factor_ppm: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
     """One upstream call.
 
-    `outcome`: answered, refused, failed, cut, stalled, timed_out, client_left, hollow, stopped.
+    `outcome`: answered, refused, failed, cut, stalled, timed_out, client_left, hollow, stopped; gateway_lost, which a
+    sweep says of the attempt that was under way when its process died. `usage` is what the provider reported, in its
+    own words; `tokens` the same in buckets; None: it reported nothing.
     """
 
     number: int
@@ -52,11 +62,15 @@ class AttemptRow:
     duration_ms: int
     usage: Mapping[str, Any] | None = None
     object_ids: Sequence[str] = ()
+    tokens: TokenUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A request at its end: all that its record and its attempts hold beside the open row. `zone` is the account's."""
+    """A request at its end: all that its record and its attempts hold beside the open row. `zone` is the account's.
+
+    `text_only`: it streamed plain text and nothing else, so that what was counted is all that was reported.
+    """
 
     open: OpenRow
     zone: str
@@ -79,6 +93,7 @@ class Settlement:
     flags: Sequence[str] = ()
     provider: str = ""
     upstream_model: str = ""
+    text_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +116,8 @@ class BroughtObjects:
 class CheckpointRow:
     """How far a request under way has come: what it is billed for if its process dies now.
 
-    Counts are of the model's own tokenizer; `last_output_at` is None as long as nothing was produced.
+    Counts are of the model's own tokenizer; `first_output_at` and `last_output_at` are None as long as nothing was
+    produced; `attempt_started_at` and `provider_request_id` are of the attempt under way.
     """
 
     open: OpenRow
@@ -113,6 +129,9 @@ class CheckpointRow:
     reported: ReportedUsage | None
     last_output_at: dt.datetime | None
     at: dt.datetime
+    first_output_at: dt.datetime | None = None
+    attempt_started_at: dt.datetime | None = None
+    provider_request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

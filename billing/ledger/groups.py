@@ -114,9 +114,11 @@ def _settle(group: Group, known: Mapping[uuid.UUID, str], using: str) -> None:
         return
     names = _settled_names(settlements, known, using)
     rows = [record_row(settlement, names[settlement.open.id], bare=group.bare) for settlement in settlements]
+    before: Mapping[uuid.UUID, UsageRecord] = {}
     if RECORDS.insert(rows, using) < len(rows):
-        _record_losers(group, using)
-    ATTEMPTS.insert([row for entry in settlements for row in attempt_rows(entry, bare=group.bare)], using)
+        before = _record_losers(group, using)
+    telling = corrections.last_word_first(settlements, before)
+    ATTEMPTS.insert([row for entry in telling for row in attempt_rows(entry, bare=group.bare)], using)
     due = sorted({(settlement.open.key_id, day_of(settlement)) for settlement in settlements})
     RollupDue.objects.using(using).bulk_create([RollupDue(api_key_id=key, day=day) for key, day in due])
 
@@ -133,8 +135,8 @@ def _settled_names(
     return names
 
 
-def _record_losers(group: Group, using: str) -> None:
-    """See to the settlements whose records were not inserted.
+def _record_losers(group: Group, using: str) -> Mapping[uuid.UUID, UsageRecord]:
+    """See to the settlements whose records were not inserted; returns the records that were there, as they were.
 
     Most of these are there from before, and a sweep's gives way to them. But where the open row had vanished, another
     request may have taken the name since, and a bill must not be lost to that: it is kept under its own name.
@@ -147,3 +149,4 @@ def _record_losers(group: Group, using: str) -> None:
         raise IntegrityError("a record's own name is taken")
     known = [settlement for settlement in group.settlements if settlement.open.id in there]
     corrections.correct(known, there, using, bare=group.bare)
+    return there

@@ -7,6 +7,7 @@ whoever holds a dead owner's lock from the file; both write what can be written 
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import os
@@ -164,6 +165,40 @@ def read(path: Path) -> Contents:
         if name is not None and not isinstance(entry, BroughtObjects | uuid.UUID):
             contents.names[entry.open.id] = name
     return contents
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long a journal is, a torn last line left out of `entries`; `since`: of when its first entry is."""
+
+    bytes: int = 0
+    entries: int = 0
+    since: dt.datetime | None = None
+
+
+def measure(path: Path) -> Length:
+    """A journal's length, without reading what its entries say; nothing where there is no file.
+
+    The first entry's own time says since when the database has been away: a file has no such time.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+            size, entries = len(first), first.count(b"\n")
+            while chunk := file.read(1 << 20):
+                size, entries = size + len(chunk), entries + chunk.count(b"\n")
+            changed = dt.datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, dt.UTC)
+    except FileNotFoundError:
+        return Length()
+    return Length(size, entries, (_time_of(first.rstrip(b"\n")) or changed) if size else None)
+
+
+def _time_of(line: bytes) -> dt.datetime | None:
+    try:
+        entry = json.loads(line.partition(b" ")[2])["entry"]
+        return dt.datetime.fromisoformat(entry["ended_at"] if "ended_at" in entry else entry["at"])
+    except (ValueError, TypeError, KeyError):  # damaged, or a discard
+        return None
 
 
 def _line(entry: Kept, names: Mapping[uuid.UUID, str]) -> bytes:

@@ -36,8 +36,15 @@ def open_row(row: OpenRow, name: str) -> Row:
         "process": row.process,
         "provider": row.provider,
         "upstream_model": row.upstream_model,
+        "tier_asked": row.tier_asked,
+        "retry_count": clamped(row.retry_count, SMALLINT),
+        "silence_limit_s": clamped(row.silence_limit_s, INTEGER),
+        "count_factor_ppm": row.count_factor_ppm,
         "attempt": 1,
+        "attempt_started_at": None,
+        "provider_request_id": "",
         "object_ids": [],
+        "first_output_at": None,
         "last_output_at": None,
         "counted_input": 0,
         "counted_output": 0,
@@ -59,7 +66,7 @@ def record_row(settlement: Settlement, name: str, *, bare: bool = False) -> Row:
         **_used(settlement, bare=bare),
         "object_ids": list(settlement.object_ids),
         "currency": settlement.currency,
-        **_rated(settlement.rating),
+        **rating_columns(settlement.rating),
         "first_output_at": settlement.first_output_at,
         "ended_at": settlement.ended_at,
         "day": day_of(settlement),
@@ -118,6 +125,8 @@ def _used(settlement: Settlement, *, bare: bool) -> Row:
         "server_tools": dict(usage.server_tools),
         "counted_input": clamped(settlement.counted_input),
         "counted_output": clamped(settlement.counted_output),
+        "count_factor_ppm": None if settlement.counted_output is None else settlement.open.count_factor_ppm,
+        "text_only": settlement.text_only,
         "tier_asked": settlement.tier_asked,
         "service_tier": settlement.service_tier,
         "raw_usage": raw_usage_text(raw) if raw and not bare else None,
@@ -125,7 +134,7 @@ def _used(settlement: Settlement, *, bare: bool) -> Row:
     }
 
 
-def _rated(rating: Rating) -> Row:
+def rating_columns(rating: Rating) -> Row:
     return {
         "price_version": rating.price_version,
         "long_context": rating.long_context,
@@ -154,4 +163,5 @@ def _attempt_row(settlement: Settlement, attempt: AttemptRow, *, bare: bool) -> 
         "headers_ms": clamped(attempt.headers_ms, INTEGER),
         "first_output_ms": clamped(attempt.first_output_ms, INTEGER),
         "duration_ms": clamped(attempt.duration_ms, INTEGER),
+        **{bucket: clamped(getattr(attempt.tokens, bucket, None)) for bucket in BUCKETS},
     }

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -20,8 +20,9 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
+from django.utils.timezone import now
 
-from billing.ledger import groups
+from billing.ledger import events, groups
 from billing.ledger.entries import BroughtObjects, Checkpoint, Leaving, OpenRow, Settlement, Told
 from billing.ledger.journal import Journal, Kept
 from billing.ledger.silence import SilenceWatch
@@ -57,6 +58,10 @@ class Entry:
     what: What
     done: Future[Any]
     journalled: bool = False
+    kept: bool = False
+    """Whether a database away has held it up."""
+    in_memory_alone: bool = False
+    """Whether the disk did not take it either, at least once."""
 
     @property
     def id(self) -> uuid.UUID:
@@ -81,7 +86,8 @@ class Entry:
 class Ledger:
     """Writes open rows and usage records from a thread of its own, over a connection of its own.
 
-    `journal` takes what a database away holds up; `names` are those of requests that another ledger opened.
+    `journal` takes what a database away holds up; `names` are those of requests that another ledger opened; `process`
+    is whose bills these are, for notes. `faults` counts bills by what went wrong with them.
     `atomic(using)` is the transaction and `clock` counts seconds: seams for tests.
     """
 
@@ -91,10 +97,14 @@ class Ledger:
         using: str = "default",
         journal: Journal | None = None,
         names: Mapping[uuid.UUID, str] | None = None,
+        process: uuid.UUID = events.NOBODY,
         atomic: Callable[[str], AbstractContextManager[Any]] = transaction.atomic,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._using, self._atomic, self._clock, self._journal = using, atomic, clock, journal
+        self._process = process
+        self.faults: Counter[events.Kind] = Counter()
+        self._to_note: dict[events.Kind, tuple[int, str]] = {}
         self._silence = SilenceWatch(SILENCE_S)
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._changed = threading.Condition()
@@ -180,6 +190,8 @@ class Ledger:
             while (entries := self._next_entries()) is not None:
                 if entries:
                     self._write(entries)
+                if self._to_note and self.available:
+                    self._note()
                 if self._journal is not None and self.available and not self._kept:
                     self._journal.clear()
             self._abandon()
@@ -263,6 +275,7 @@ class Ledger:
         self._pause_s = 0.0
         self._retry_at = self._clock()
         self._names.update(given)
+        self._note_late(entries)
         for entry in entries:
             if isinstance(entry.what, OpenRow):
                 entry.done.set_result(given[entry.id])
@@ -271,6 +284,35 @@ class Ledger:
             else:
                 self._forget_name(entry)
                 entry.done.set_result(None)
+
+    def _note_late(self, entries: Sequence[Entry]) -> None:
+        late = [entry for entry in entries if entry.kept and isinstance(entry.what, Settlement)]
+        if late:
+            self._count_fault(events.Kind.LATE, len(late), f"request {late[-1].id}")
+
+    def _note_in_memory(self, bills: Sequence[Entry]) -> None:
+        fresh = [entry for entry in bills if not entry.in_memory_alone]
+        for entry in fresh:
+            entry.in_memory_alone = True
+        if fresh:
+            self._count_fault(events.Kind.UNJOURNALLED, len(fresh), f"request {fresh[-1].id}")
+
+    def _count_fault(self, kind: events.Kind, count: int, detail: str) -> None:
+        self.faults[kind] += count
+        self._to_note[kind] = self._to_note.get(kind, (0, ""))[0] + count, detail
+
+    def _note(self) -> None:
+        """Tell the operator what went wrong with bills. Notes that the database does not take are tried again."""
+        try:
+            with self._silence.over(connections[self._using]), self._atomic(self._using):
+                limit_waiting(connections[self._using])
+                for kind, (count, detail) in self._to_note.items():
+                    events.note(kind, self._process, count, now(), detail=detail, using=self._using)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next bills must be written
+            connections[self._using].close()
+            logger.warning("what went wrong with bills could not be noted: %s", type(error).__name__)
+        else:
+            self._to_note.clear()
 
     def _forget_name(self, entry: Entry) -> None:
         if entry.ends_request:
@@ -283,6 +325,7 @@ class Ledger:
             logger.error("the ledger's database is away: %s", type(error).__name__)
         self._keep_in_journal(entries)
         for entry in entries:
+            entry.kept = True
             if isinstance(entry.what, OpenRow):
                 entry.done.set_exception(LedgerUnavailable("the ledger's database is away"))
             elif isinstance(entry.what, Leaving):
@@ -297,9 +340,13 @@ class Ledger:
         """Sync what a bill needs to the local disk, once; what the disk does not take is tried again."""
         fresh = [entry for entry in entries if not entry.journalled]
         kept = [one for entry in fresh for one in _journal_entries(entry.what, self._names)]
-        if self._journal is not None and kept and self._journal.append(kept, self._names):
+        if self._journal is None or not kept:
+            return
+        if self._journal.append(kept, self._names):
             for entry in fresh:
                 entry.journalled = True
+        else:
+            self._note_in_memory([entry for entry in fresh if isinstance(entry.what, Settlement)])
 
     def _merged(self, entry: Entry) -> bool:
         """Whether an entry is a checkpoint that went into one which is kept already: only the newest rows matter."""
@@ -317,6 +364,8 @@ class Ledger:
     def _give_up(self, entry: Entry, error: Exception) -> None:
         """The database will not have this entry. Its data stay out of the log; an open row stays for the sweep."""
         logger.error("the ledger cannot keep %s of %s: %s", type(entry.what).__name__, entry.id, type(error).__name__)
+        if isinstance(entry.what, Settlement):
+            self._count_fault(events.Kind.DROPPED, 1, f"request {entry.id}: {type(error).__name__}")
         self._forget_name(entry)
         entry.done.set_exception(error)
 

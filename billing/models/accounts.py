@@ -43,14 +43,21 @@ class Account(CatalogueRow):
             raise ValidationError({"timezone": _("Write a zone of the tz database, for example Asia/Taipei.")})
         if not is_currency(self.currency):
             raise ValidationError({"currency": _("Write an ISO 4217 code in capitals, for example USD.")})
-        before = type(self).objects.filter(pk=self.pk, records__isnull=False).first() if self.pk else None
+        before = type(self).objects.filter(pk=self.pk).first() if self.pk else None
         for field in ("timezone", "currency"):
-            if before and getattr(before, field) != getattr(self, field):
+            if before and getattr(before, field) != getattr(self, field) and before.is_used():
                 raise ValidationError({field: _("This was locked by the account's first usage record.")})
+
+    def is_used(self) -> bool:
+        """Whether anything was billed on the account's clocks and in its currency, which locks both."""
+        return bool(self.records.exists() or self.adjustments.exists())
 
 
 class ApiKey(CatalogueRow):
-    """A customer's key: HMACs of its secrets alone. `previous_*` is the secret before a rotation, in its grace time."""
+    """A customer's key: HMACs of its secrets alone. `previous_*` is the secret before a rotation, in its grace time.
+
+    `last_used_at` is of the secret of today, `previous_used_at` of the one before; a minute of either may be missing.
+    """
 
     account = models.ForeignKey(Account, models.PROTECT, related_name="keys", verbose_name=_("account"))
     name = models.CharField(_("name"), max_length=100)
@@ -58,6 +65,10 @@ class ApiKey(CatalogueRow):
     digest = models.CharField(max_length=64, unique=True, editable=False)
     previous_digest = models.CharField(max_length=64, null=True, blank=True, unique=True, editable=False)
     previous_until = models.DateTimeField(_("old secret works until"), null=True, blank=True, editable=False)
+    previous_shown = models.CharField(
+        _("old secret begins"), max_length=24, blank=True, default="", db_default="", editable=False
+    )
+    previous_used_at = models.DateTimeField(_("old secret last used"), null=True, blank=True, editable=False)
     allowed_models = models.JSONField(_("models"), null=True, blank=True)
     allowed_ips = models.JSONField(_("allowed networks"), default=list, blank=True)
     requests_per_minute = models.PositiveIntegerField(_("requests per minute"), null=True, blank=True)

@@ -25,6 +25,7 @@ class BudgetMonth(models.Model):
         verbose_name = _("month's spending")
         verbose_name_plural = _("months' spending")
         constraints = [models.UniqueConstraint(fields=["api_key", "month"], name="one_spending_per_key_and_month")]
+        indexes = [models.Index(fields=["month"], name="spending_by_month")]
 
     def __str__(self) -> str:
         return f"{self.api_key_id} {self.month:%Y-%m}"

@@ -18,6 +18,7 @@ class Price(CatalogueRow):
     Buckets are nanos (10^-9 of the currency) per million tokens; None: this bucket has no price. `tiers` maps a service
     tier to a multiplier (a decimal as text) or to a whole block `{bucket: nanos per million}`. `long_context` is None
     or `{"above": tokens, "input": "2.0", "output": "1.5"}`. `server_tools` maps a tool to nanos per request.
+    `rated_from`: somebody chose this version for unpriced requests from before its start; the first of them ended then.
     """
 
     model = models.CharField(_("model"), max_length=200)
@@ -31,6 +32,7 @@ class Price(CatalogueRow):
     tiers = models.JSONField(_("service tiers"), default=dict, blank=True)
     long_context = models.JSONField(_("long context"), null=True, blank=True)
     server_tools = models.JSONField(_("server tools"), default=dict, blank=True)
+    rated_from = models.DateTimeField(_("rated from"), null=True, editable=False)
 
     class Meta:
         verbose_name = _("price")
@@ -49,11 +51,12 @@ class Price(CatalogueRow):
     def is_used(self) -> bool:
         """Whether a record was rated with this version, as a whole or in one of its items.
 
-        Records that ended before the version's start cannot be, so the index on `ended_at` bounds the search.
+        Records that ended before the version's start cannot be, but for those that somebody chose it for; so the index
+        on `ended_at` bounds the search.
         """
         from billing.models.usage import UsageRecord
 
-        records = UsageRecord.objects.filter(ended_at__gte=self.effective_from)
+        records = UsageRecord.objects.filter(ended_at__gte=self.rated_from or self.effective_from)
         if records.filter(price_version=self.label).exists():
             return True
         # SQLite keeps JSON as Django wrote it, with escapes; PostgreSQL's jsonb gives characters back as they are.

@@ -28,7 +28,12 @@ class GatewayProcess(models.Model):
 
 
 class OpenStream(models.Model):
-    """A request under way. `id` is the billing identity (UUIDv7), the same in record, journal and sweep."""
+    """A request under way. `id` is the billing identity (UUIDv7), the same in record, journal and sweep.
+
+    `silence_limit_s`: how long its attempt may be silent before it ends (of a whole answer: how long it may take).
+    `provider_request_id` and `attempt_started_at` are the attempt's, as of the last checkpoint. Columns that came later
+    have a default in the database too, so that processes of the version before can still write rows.
+    """
 
     id = models.UUIDField(primary_key=True, editable=False)
     api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", verbose_name=_("API key"))
@@ -42,9 +47,18 @@ class OpenStream(models.Model):
     stream = models.BooleanField(_("stream"))
     provider = models.CharField(_("provider"), max_length=100, blank=True)
     upstream_model = models.CharField(_("upstream model"), max_length=200, blank=True)
+    tier_asked = models.CharField(_("service tier asked"), max_length=40, blank=True, default="", db_default="")
+    retry_count = models.PositiveSmallIntegerField(_("client's retries"), default=0, db_default=0)
+    silence_limit_s = models.PositiveIntegerField(_("silence limit (seconds)"), null=True)
+    count_factor_ppm = models.PositiveIntegerField(_("count factor"), null=True)
     attempt = models.PositiveSmallIntegerField(_("attempt"), default=1)
+    attempt_started_at = models.DateTimeField(_("attempt started"), null=True)
+    provider_request_id = models.CharField(
+        _("provider's request id"), max_length=200, blank=True, default="", db_default=""
+    )
     object_ids = models.JSONField(_("stored objects"), default=list)
     started_at = models.DateTimeField(_("started"))
+    first_output_at = models.DateTimeField(_("first output"), null=True)
     last_output_at = models.DateTimeField(_("last output"), null=True)
     counted_input = models.BigIntegerField(_("counted input"), default=0)
     counted_output = models.BigIntegerField(_("counted output"), default=0)
@@ -67,6 +81,10 @@ class UsageRecord(models.Model):
 
     Money is in nanos (10^-9 of `currency`). `cost_nanos` is the sum of the five `*_nanos` columns and of the amounts in
     `items`; an unpriced record has zeros there and says why in `unpriced_reason`.
+
+    What we counted ourselves, as it would be billed, is in `counted_input` and `counted_output`: o200k tokens times
+    `count_factor_ppm` millionths, or as they are where that is None. `text_only` says that the answer was streamed text
+    and nothing else, so that its counted output can be compared with the reported one.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -93,6 +111,8 @@ class UsageRecord(models.Model):
     server_tools = models.JSONField(_("server tools"), default=dict)
     counted_input = models.BigIntegerField(_("counted input"), null=True)
     counted_output = models.BigIntegerField(_("counted output"), null=True)
+    count_factor_ppm = models.PositiveIntegerField(_("count factor"), null=True)
+    text_only = models.BooleanField(_("text only"), default=False, db_default=False)
     tier_asked = models.CharField(_("service tier asked"), max_length=40, blank=True)
     service_tier = models.CharField(_("service tier"), max_length=40, blank=True)
     raw_usage = models.JSONField(_("raw usage"), null=True)
@@ -133,6 +153,12 @@ class UsageRecord(models.Model):
             models.Index(fields=["-ended_at"], name="record_newest"),
             models.Index(fields=["request_name"], name="record_by_name"),
             models.Index(fields=["model"], name="record_unpriced", condition=models.Q(unpriced=True)),
+            models.Index(fields=["ended_at"], name="record_unpriced_since", condition=models.Q(unpriced=True)),
+            models.Index(
+                fields=["model", "-ended_at"],
+                name="record_count_sample",
+                condition=models.Q(text_only=True, count_factor_ppm__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -140,7 +166,10 @@ class UsageRecord(models.Model):
 
 
 class Attempt(models.Model):
-    """One upstream call of a request, for the operator. What a failed one reported (`usage`) is billed to nobody."""
+    """One upstream call of a request, for the operator. What a failed one reported (`usage`) is billed to nobody.
+
+    The buckets are what `usage` means, None where nothing was reported; what a customer pays for is the record's.
+    """
 
     id = models.BigAutoField(primary_key=True)
     record = models.ForeignKey(UsageRecord, models.PROTECT, related_name="attempts", verbose_name=_("request"))
@@ -157,13 +186,21 @@ class Attempt(models.Model):
     headers_ms = models.PositiveIntegerField(_("time to headers (ms)"), null=True)
     first_output_ms = models.PositiveIntegerField(_("time to first output (ms)"), null=True)
     duration_ms = models.PositiveIntegerField(_("duration (ms)"))
+    input = models.BigIntegerField(_("input"), null=True)
+    cache_read = models.BigIntegerField(_("cache read"), null=True)
+    cache_write = models.BigIntegerField(_("cache write"), null=True)
+    cache_write_1h = models.BigIntegerField(_("cache write, 1 h"), null=True)
+    output = models.BigIntegerField(_("output"), null=True)
 
     class Meta:
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
         ordering = ["number"]
         constraints = [models.UniqueConstraint(fields=["record", "number"], name="attempt_number_once_per_record")]
-        indexes = [models.Index(fields=["provider_request_id"], name="attempt_by_provider_id")]
+        indexes = [
+            models.Index(fields=["provider_request_id"], name="attempt_by_provider_id"),
+            models.Index(fields=["provider", "upstream_model", "id"], name="attempt_by_route"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.record_id} #{self.number}"

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from django.conf import settings
 from django.db import transaction
@@ -21,16 +22,39 @@ from billing.models import CatalogueVersion, one_version
 from streaming.configuration.changes import plan
 from streaming.configuration.entries import ConfigurationFaults, Reading
 from streaming.configuration.export import describe
-from streaming.configuration.text import NotReadable, dump, load
+from streaming.configuration.text import Lines, NotReadable, dump, load
 
-__all__ = ["ConfigurationFaults", "NotReadable", "apply", "export"]
+__all__ = ["ChangedMeanwhile", "ConfigurationFaults", "Lines", "NotReadable", "Preview", "apply", "export", "preview"]
 
 
-def apply(raw: bytes, *, variables: Mapping[str, str] | None, dry_run: bool = False) -> list[str]:
+class ChangedMeanwhile(Exception):
+    """The database is no longer what the preview was made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a file would change, a line each, in a database of this catalogue version."""
+
+    version: int
+    lines: list[str]
+
+
+def apply(
+    raw: bytes,
+    *,
+    variables: Mapping[str, str] | None,
+    dry_run: bool = False,
+    in_full: bool = False,
+    billing_details: bool = True,
+    seen: int | None = None,
+) -> list[str]:
     """Make the database match a file; returns a line per change, none where it matched already.
 
-    `variables` are what `${NAME}` may name in `api_key` and `secret`; None expands nothing. NotReadable: the bytes are
-    no YAML. ConfigurationFaults: everything that is wrong, and then nothing was changed.
+    `variables` are what `${NAME}` may name in `api_key` and `secret`; None expands nothing. `in_full`: a dry run says
+    with what new rows begin, too. `billing_details`: whether it may change what invoices say of a customer. `seen`: the
+    catalogue version of the preview that was agreed to.
+    NotReadable: the bytes are no YAML. ConfigurationFaults: everything that is wrong. ChangedMeanwhile: as it says.
+    Whichever is raised, nothing was changed.
     """
     value = load(raw)
     reading = Reading(variables, settings.STALL_RANGE_S)
@@ -38,13 +62,21 @@ def apply(raw: bytes, *, variables: Mapping[str, str] | None, dry_run: bool = Fa
     with transaction.atomic():
         # Two files applied at once wait for each other here, before either looks at what is there.
         list(CatalogueVersion.objects.select_for_update().filter(pk=1))
-        planned = plan(entries, reading.faults, now())
+        if seen is not None and CatalogueVersion.current() != seen:
+            raise ChangedMeanwhile
+        planned = plan(entries, reading.faults, now(), billing_details=billing_details)
         if reading.faults.lines:
             raise ConfigurationFaults(reading.faults.lines)
         if dry_run or not planned.steps:
-            return planned.lines
+            return planned.in_full if in_full else planned.lines
         with one_version():
             return planned.run()
+
+
+def preview(raw: bytes, *, billing_details: bool) -> Preview:
+    """What `apply` would change, for whoever is not to read the server's environment. Raises as it does."""
+    version = CatalogueVersion.current()  # before the look: what comes between makes the preview old, and not wrong
+    return Preview(version, apply(raw, variables=None, dry_run=True, in_full=True, billing_details=billing_details))
 
 
 def export() -> str:

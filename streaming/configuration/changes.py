@@ -39,15 +39,20 @@ NAMES = {
     **{name: f"on_client_left.{name}" for name in ("drain_s", "max_drains")},
 }
 """Column -> field of the file, where they differ."""
+BILLING = tuple(column for column, name in NAMES.items() if name.startswith("billing."))
 PORTS = {"http": 80, "https": 443}
 
 
 @dataclass
 class Step:
-    """One row to save: what it changes, said in lines, and how; `run` may return lines of its own (a secret)."""
+    """One row to save: what it changes, said in lines, and how; `run` may return lines of its own (a secret).
+
+    `values`: with what a new row begins, for those who look before they agree.
+    """
 
     lines: list[str]
     run: Callable[[], list[str]]
+    values: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -62,6 +67,11 @@ class Plan:
     def lines(self) -> list[str]:
         return [line for step in self.steps for line in step.lines]
 
+    @property
+    def in_full(self) -> list[str]:
+        """The lines, and with what new rows begin."""
+        return [line for step in self.steps for line in (*step.lines, *step.values)]
+
     def run(self) -> list[str]:
         """Save everything; returns the lines of what was done."""
         return [line for step in self.steps for line in (*step.lines, *step.run())]
@@ -71,7 +81,8 @@ class Plan:
         if row.pk is None:
             for column, value in columns.items():
                 setattr(row, column, value)
-            self.steps.append(Step([f"{what}: created", *(f"{what}: {line}" for line in more)], _saving(row, None)))
+            lines = [f"{what}: created", *(f"{what}: {line}" for line in more)]
+            self.steps.append(Step(lines, _saving(row, None), _values(what, columns)))
             return
         lines, changed = list(more), []
         for column, value in columns.items():
@@ -84,7 +95,12 @@ class Plan:
             self.steps.append(Step([f"{what}: {line}" for line in lines], _saving(row, changed)))
 
 
-UNSAID = frozenset({"credential", "digest", "shown", "previous_digest", "previous_until", "revoked_at"})
+def _values(what: str, columns: Mapping[str, Any]) -> list[str]:
+    told = {column: value for column, value in columns.items() if column not in UNSAID and value not in (None, "", [])}
+    return [f"{what}: {NAMES.get(column, column)} none → {_said(column, value)}" for column, value in told.items()]
+
+
+UNSAID = frozenset({"credential", "revoked_at", *keys.SECRET_COLUMNS})
 """Columns whose change is said in a line of its own."""
 
 
@@ -118,13 +134,16 @@ def money_columns() -> frozenset[str]:
     return frozenset({"input", "cache_read", "cache_write", "cache_write_1h", "output"})
 
 
-def plan(entries: Entries, faults: Faults, now: dt.datetime) -> Plan:
-    """Compare a file with the database; what must not be is added to `faults`."""
+def plan(entries: Entries, faults: Faults, now: dt.datetime, *, billing_details: bool = True) -> Plan:
+    """Compare a file with the database; what must not be is added to `faults`.
+
+    `billing_details`: whether what invoices say of a customer may change.
+    """
     found = Plan(now, faults)
     providers = _Providers(found).plan(entries.providers)
     known_models = _Models(found, providers).plan(entries.models)
     _plan_prices(found, entries.prices)
-    _Accounts(found, known_models).plan(entries.accounts)
+    _Accounts(found, known_models, billing_details=billing_details).plan(entries.accounts)
     return found
 
 
@@ -244,8 +263,8 @@ def _plan_prices(plan: Plan, entries: list[PriceEntry]) -> None:
 
 
 class _Accounts:
-    def __init__(self, plan: Plan, known_models: set[str]) -> None:
-        self._plan, self._known_models = plan, known_models
+    def __init__(self, plan: Plan, known_models: set[str], *, billing_details: bool) -> None:
+        self._plan, self._known_models, self._billing_details = plan, known_models, billing_details
         self._rows = {row.name: row for row in Account.objects.all()}
         self._keys = {(row.account.name, row.name): row for row in ApiKey.objects.select_related("account")}
 
@@ -254,6 +273,7 @@ class _Accounts:
         for entry in filter(lambda entry: entry.name, entries):
             row = self._rows.setdefault(entry.name, Account(name=entry.name))
             self._check_locked(row, entry)
+            self._check_billing(row, entry)
             self._plan.save(row, f"account {entry.name}", entry.fields)
             for key in filter(lambda key: key.name, entry.keys):
                 self._plan_key(row, key)
@@ -272,6 +292,15 @@ class _Accounts:
                 f"is {getattr(row, name)} for good, since the account has usage; make a new account for another one"
             )
             self._plan.faults.add(f"{entry.path}.{name}", message)
+
+    def _check_billing(self, row: Account, entry: AccountEntry) -> None:
+        """What invoices say of a customer is not for everybody to change."""
+        if self._billing_details:
+            return
+        for column in BILLING:
+            if column in entry.fields and getattr(row, column) != entry.fields[column]:
+                message = "is a billing detail, which you have no right to change; leave it out"
+                self._plan.faults.add(f"{entry.path}.{NAMES[column]}", message)
 
     def _check_secrets(self, entries: list[AccountEntry]) -> None:
         """No two keys have one secret, in the file or in the database."""
@@ -302,7 +331,9 @@ class _Accounts:
         row = self._keys.get((account.name, entry.name))
         if row is None:
             lines = [f"{what}: created", *([f"{what}: revoked"] if entry.active is False else [])]
-            self._plan.steps.append(Step(lines, lambda: self._create(account, entry, what)))
+            self._plan.steps.append(
+                Step(lines, lambda: self._create(account, entry, what), _values(what, entry.fields))
+            )
             return
         columns, lines = dict(entry.fields), []
         if entry.active and row.revoked_at is not None:
@@ -332,5 +363,6 @@ class _Accounts:
 
 def _new_secret(secret: str) -> dict[str, Any]:
     """The columns of another secret; the old one stops at once, whether it was in a grace time or not."""
+    none = {"last_used_at": None, "previous_until": None, "previous_shown": "", "previous_used_at": None}
     digest = keys.digest(secret, settings.KEY_PEPPER)
-    return {"digest": digest, "shown": keys.shown(secret), "previous_digest": None, "previous_until": None}
+    return {"digest": digest, "shown": keys.shown(secret), "previous_digest": None, **none}

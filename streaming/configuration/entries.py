@@ -119,7 +119,11 @@ class _Entry:
             faults.add(path, f"must be a mapping, not {read.shown(value)}")
         for name in self._given:
             if name not in known:
-                faults.add(f"{path}.{name}" if path else str(name), f"unknown field; {read.nearest(name, known)}")
+                faults.add(self._of(name), f"unknown field; {read.nearest(name, known)}")
+
+    def _of(self, name: object) -> str:
+        """The path of a field."""
+        return f"{self.path}.{name}" if self.path else str(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._given
@@ -134,7 +138,7 @@ class _Entry:
         try:
             return reader(self._given[name])
         except ValueError as fault:
-            self._faults.add(f"{self.path}.{name}", str(fault))
+            self._faults.add(self._of(name), str(fault))
             return default
 
     def need(self, name: str, reader: Callable[[Any], str]) -> str:
@@ -152,8 +156,7 @@ class _Entry:
     def entries(self, name: str) -> list[tuple[Any, str]]:
         """The items of a list with their paths; none where the field is absent or null."""
         items: list[Any] = self.take(name, read.listed, []) if self.value(name) is not None else []
-        prefix = f"{self.path}.{name}" if self.path else name
-        return [(item, f"{prefix}[{position}]") for position, item in enumerate(items)]
+        return [(item, f"{self._of(name)}[{position}]") for position, item in enumerate(items)]
 
 
 class Reading:

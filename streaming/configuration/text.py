@@ -84,6 +84,37 @@ def load(raw: bytes) -> Any:
         raise NotReadable(" ".join(str(error).split())) from None
 
 
+class Lines:
+    """Where things are in a file that `load` reads. What is missing is where it would be: at the thing around it."""
+
+    STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
+
+    def __init__(self, raw: bytes) -> None:
+        self._root: Any = yaml.compose(raw.decode("utf-8-sig"), _Loader)
+
+    def line_of(self, path: str) -> int:
+        """The line, from 1 on, of a path such as `models[0].routes[1].weight`."""
+        node, line = self._root, 1
+        for step in self.STEP.findall(path):
+            node, line = self._into(node, step, line)
+            if node is None:
+                break
+        return line
+
+    @staticmethod
+    def _into(node: Any, step: str, line: int) -> tuple[Any, int]:
+        """The node a step further and its line; None where there is no such thing."""
+        if isinstance(node, yaml.SequenceNode) and step.startswith("["):
+            position = int(step[1:-1])
+            if position < len(node.value):
+                return node.value[position], node.value[position].start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == step:
+                    return value, key.start_mark.line + 1
+        return None, line
+
+
 def expand(text: str, variables: Mapping[str, str] | None) -> str:
     """The text with each `${NAME}` replaced; ValueError names what is missing or not to be had.
 

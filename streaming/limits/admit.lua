@@ -11,22 +11,6 @@ local id, lease_ms = ARGV[1], tonumber(ARGV[2])
 local requests_limit, tokens_limit, tokens_asked = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local concurrency, budget, nanos = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 
-local function read(window)
-    local sum, last, seconds = 0, 0, {}
-    local found = redis.call('HGETALL', window)
-    for at = 1, #found, 2 do
-        local counted, latest = string.match(found[at + 1], '^(%d+):(%d+)$')
-        counted, latest = tonumber(counted), tonumber(latest)
-        if latest <= now - MINUTE_MS then
-            redis.call('HDEL', window, found[at])
-        else
-            sum, last = sum + counted, math.max(last, latest)
-            seconds[#seconds + 1] = {latest, counted}
-        end
-    end
-    return {sum = sum, last = last, seconds = seconds}
-end
-
 -- How long until the window has room for so much more.
 local function wait_ms(window, limit, asked)
     local excess = window.sum + asked - limit

@@ -101,6 +101,23 @@ local function add(window, sum)
     return second
 end
 
+-- The sum of the last minute, when the last of it was added, and the seconds as {time of the last addition, sum}.
+local function read(window)
+    local sum, last, seconds = 0, 0, {}
+    local found = redis.call('HGETALL', window)
+    for at = 1, #found, 2 do
+        local counted, latest = string.match(found[at + 1], '^(%d+):(%d+)$')
+        counted, latest = tonumber(counted), tonumber(latest)
+        if latest <= now - MINUTE_MS then
+            redis.call('HDEL', window, found[at])
+        else
+            sum, last = sum + counted, math.max(last, latest)
+            seconds[#seconds + 1] = {latest, counted}
+        end
+    end
+    return {sum = sum, last = last, seconds = seconds}
+end
+
 local function taken_back(window, second, sum)
     local before, last = string.match(redis.call('HGET', window, second) or '', '^(%d+):(%d+)$')
     if before then

@@ -359,6 +359,7 @@ class Meter:
 
     def __init__(self, options: MeterOptions) -> None:
         self.produced = False
+        self.text_only = True
         self.error: ProviderError | None = None
         self.patience_s: float | None = None
         self.object_ids: list[str] = []
@@ -454,6 +455,7 @@ class Meter:
                 said = said or None
                 continue
             said = self.produced = True
+            self.text_only = self.text_only and key[1] == "content" and bool(text)
             if text:
                 self._keep(key, text)
         return said

@@ -329,6 +329,7 @@ class Meter:
 
     def __init__(self, options: MeterOptions) -> None:
         self.produced = False
+        self.text_only = True
         self.error: ProviderError | None = None
         self.patience_s: float | None = None
         self.object_ids: list[str] = []
@@ -388,6 +389,7 @@ class Meter:
         pieces = self._texts.get(key)
         if pieces is None:
             self._texts[key] = [text]
+            self.text_only = self.text_only and kind == "text_delta"
         else:
             pieces.append(text)
 
@@ -406,6 +408,7 @@ class Meter:
 
     def _block_start(self, event: SSEEvent, body: Mapping[str, Any]) -> Verdict:
         block = counts.inner(body, "content_block")
+        self.text_only = self.text_only and block.get("type") == "text"
         for kind, text in _block_texts(block):
             if text:
                 self._hear(body.get("index"), kind, text)

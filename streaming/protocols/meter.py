@@ -137,6 +137,8 @@ class StreamMeter(Protocol):
 
     produced: bool
     """Whether real output was seen."""
+    text_only: bool
+    """Whether no output but plain text was seen: no reasoning, refusal, tool, image or sound, hidden or not."""
     error: ProviderError | None
     """The provider's own in-stream error, once seen."""
     patience_s: float | None

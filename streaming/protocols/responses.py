@@ -321,6 +321,7 @@ class Meter:
 
     def __init__(self, options: MeterOptions) -> None:
         self.produced = False
+        self.text_only = True
         self.error: ProviderError | None = None
         self.patience_s: float | None = None
         self.object_ids: list[str] = []
@@ -386,7 +387,9 @@ class Meter:
         if kind == "response.output_text" and is_filler(delta):
             return Verdict(b"")
         self.produced = True
-        if kind not in _NO_TEXT:
+        if kind in _NO_TEXT:
+            self.text_only = False
+        else:
             self._hear(kind, body, delta)
         return Verdict(event.raw, True)
 
@@ -399,6 +402,7 @@ class Meter:
         pieces = self._texts.get(key)
         if pieces is None:
             self._texts[key] = [text]
+            self.text_only = self.text_only and kind == "response.output_text"
             self._heard.add((_family(kind), index))
         else:
             pieces.append(text)
@@ -415,6 +419,7 @@ class Meter:
 
     def _item(self, body: Mapping[str, Any], *, done: bool) -> bool:
         item = counts.inner(body, "item")
+        self.text_only = self.text_only and item.get("type") == "message"
         place = {"output_index": body.get("output_index"), "item_id": item.get("id")}
         self._note_ids(_container_ids(item))
         if done and _is_search(item):
@@ -452,6 +457,7 @@ class Meter:
         """The output of a terminal event; its text counts where no other event held any."""
         silent = not self._heard
         for index, item in enumerate(items):
+            self.text_only = self.text_only and item.get("type") == "message"
             self._note_ids(_container_ids(item))
             for kind, text in _item_texts(item) if silent else ():
                 if text:

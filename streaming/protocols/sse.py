@@ -62,6 +62,11 @@ class SSEDecoder:
         self._last_was_event = False
         self._carries_over = True  # any of the above matters to the next bytes
 
+    @property
+    def in_event(self) -> bool:
+        """Whether a part of an event has come, other than a comment."""
+        return self._carries_over and bool(self._pending) and not self._pending.startswith(b":")
+
     def feed(self, data: bytes) -> list[SSEEvent]:
         """The events that these bytes complete. EventTooLarge comes only after all events before it were returned."""
         events: list[SSEEvent] = []

@@ -1,6 +1,7 @@
 """Counting tokens where a provider reports none: texts by o200k, images by the providers' published rules.
 
     count(text)                                  tokens of a text; never raises on special-token text or odd characters
+    scaled(tokens, factor_ppm)                   o200k tokens as those of another tokenizer
     TextCounter                                  the running count of a stream's output, keeping sums and no text
     image_tokens_openai(url_or_data, detail)     an image of Chat Completions or Responses
     image_tokens_anthropic(source)               an image block's `source` of Messages
@@ -17,15 +18,17 @@ import hashlib
 import importlib.util
 import math
 import struct
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tiktoken
 
-CLAUDE_FACTOR = 1.1
-"""Claude's tokens per o200k token until enough finished records of a model tell better."""
+MILLION = 1_000_000
+
+CLAUDE_FACTOR_PPM = 1_100_000
+"""Claude's tokens per million o200k tokens, until enough finished records of a model tell better."""
 
 VOCABULARY_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 """tiktoken's own pin of o200k_base.tiktoken (tiktoken_ext/openai_public.py)."""
@@ -77,32 +80,44 @@ def count(text: str) -> int:
     return sum(len(encode(text[at : at + _SLICE])) for at in range(0, len(text), _SLICE))
 
 
+def scaled(tokens: int, factor_ppm: int) -> int:
+    """Tokens of another tokenizer, from o200k ones and that tokenizer's tokens per million of them."""
+    return (tokens * factor_ppm + MILLION // 2) // MILLION
+
+
 class TextCounter:
     """Counts what a stream said, piece by piece, keeping the sum and per key the word that may still go on.
 
     A piece is cut at its last white space, where o200k begins a new token anyway: counted delta by delta, a text comes
-    out 11-164 % too high.
+    out 11-164 % too high. `count` counts a text.
     """
 
     LONGEST_REST = 2_000
     """A rest without white space (Chinese, base64) is counted at this length, so that no text piles up."""
 
-    def __init__(self) -> None:
+    MOST_RESTS = 64
+    """More keys than an answer speaks of at once: the word that was last added to the longest ago has ended."""
+
+    def __init__(self, count: Callable[[str], int] = count) -> None:
+        self._count = count
         self._counted = 0
-        self._rests: dict[Hashable, str] = {}
+        self._rests: dict[Hashable, tuple[str, int]] = {}
+        """What may still go on, and its tokens if it does not; the one that was added to last is the last."""
 
     def add(self, texts: Mapping[Any, str]) -> None:
         """Count new text; the same key goes on where that key's text ended."""
         for key, text in texts.items():
-            piece = self._rests.pop(key, "") + text
+            piece = self._rests.pop(key, ("", 0))[0] + text
             cut = _last_break(piece) if len(piece) < self.LONGEST_REST else _late_break(piece)
-            self._counted += count(piece[:cut]) if cut else 0
+            self._counted += self._count(piece[:cut]) if cut else 0
             if cut < len(piece):
-                self._rests[key] = piece[cut:]
+                self._rests[key] = piece[cut:], self._count(piece[cut:])
+            if len(self._rests) > self.MOST_RESTS:
+                self._counted += self._rests.pop(next(iter(self._rests)))[1]
 
     def total(self, final: bool = False) -> int:
         """All tokens so far, with the rests as if they ended here; `final` forgets the rests' text too."""
-        rests = sum(count(rest) for rest in self._rests.values())
+        rests = sum(tokens for _, tokens in self._rests.values())
         if final:
             self._counted += rests
             self._rests.clear()

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from django.apps import apps
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db import connection
+from django.db.migrations import RunPython
 from django.test import Client
 
+from hopbase_site import migrations
 from tests.billing.admin_world import World, make_users, make_world
 
 Login = Callable[[str], Client]
 
 
+def make_groups() -> None:
+    """What all of the site's migrations give to the groups."""
+    for path in sorted(Path(migrations.__path__[0]).glob("[0-9]*.py")):
+        migration = importlib.import_module(f"{migrations.__name__}.{path.stem}").Migration
+        for operation in migration.operations:
+            if isinstance(operation, RunPython):
+                operation.code(apps, connection.schema_editor())
+
+
 @pytest.fixture
 def users(db: None) -> dict[str, User]:
-    """One user of each kind; the groups are made anew, for a test that flushes the database takes them away."""
-    importlib.import_module("hopbase_site.migrations.0001_groups").make_groups(apps, connection.schema_editor())
+    """One user of each kind; the groups are made anew where a test that flushed the database took them away."""
+    if not Group.objects.exists():
+        make_groups()
     return make_users()
 
 

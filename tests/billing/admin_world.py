@@ -7,19 +7,27 @@ import uuid
 from dataclasses import dataclass
 
 from django.conf import settings
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
 from django.utils.timezone import now
 
-from billing import invoices, keys, rollups
+from billing import credit_notes, invoice_documents, invoices, keys, reconciliation, rollups
 from billing.models import (
     Account,
     Adjustment,
     ApiKey,
     Attempt,
+    CountFactor,
+    CreditNote,
+    Export,
     GatewayProcess,
     Invoice,
+    InvoiceDocument,
+    InvoiceRun,
+    MeterEvent,
     OpenStream,
     Price,
+    Reconciliation,
+    SavedView,
     StoredObject,
     UsageRecord,
 )
@@ -27,8 +35,8 @@ from billing.money import parse
 from billing.periods import next_month
 from billing.usage import Part, TokenUsage
 from streaming import credentials
-from streaming.models import Model, Provider, Route
-from tests.billing.factories import JANUARY, LONG, STANDARD, TIERS, make_record, price
+from streaming.models import Alarm, Model, Provider, Route
+from tests.billing.factories import JANUARY, LONG, STANDARD, TIERS, make_adjustment, make_record, price
 
 CREDENTIAL = "sk-acme-very-secret-credential"
 PASSWORD = "correct horse battery"
@@ -49,16 +57,20 @@ class World:
     stream: OpenStream
     draft: Invoice
     open: Invoice
+    proposed: Adjustment
+    note: CreditNote
 
 
 def make_users() -> dict[str, User]:
     """One user of each kind, by its name."""
     root = User.objects.create_superuser("root", "root@example.com", PASSWORD)
     users = {"root": root}
-    for name, group in (("operator", "Operators"), ("finance", "Finance"), ("nobody", None)):
+    for name, group in (("operator", "Operators"), ("finance", "Finance"), ("nobody", None), ("approver", None)):
         users[name] = User.objects.create_user(name, f"{name}@example.com", PASSWORD, is_staff=True)
         if group:
             users[name].groups.add(Group.objects.get(name=group))
+    rights = Permission.objects.filter(codename__in=("approve_adjustment", "view_adjustment"))
+    users["approver"].user_permissions.set(rights)
     return users
 
 
@@ -103,12 +115,20 @@ def make_world() -> World:
     invoices.draft(last_month.date().replace(day=1), now=moment)
     rollups.rebuild_due()
     opened = invoices.issue(Invoice.objects.get(api_key=key).pk, now=moment)
+    make_run(opened, moment)
 
-    make_adjustment(record, moment)
+    make_adjustment(
+        key, moment, -1_500_000, record=record, reason="the stream taken for lost ended after all: complete, reported"
+    )
     StoredObject.objects.create(
         account=record.account, object_id="resp_kept_1", provider="acme-cloud", upstream_model="gpt-5.6-sol",
         record_id=record.pk, created_at=moment,
     )  # fmt: skip
+    proposed, note = make_corrections(key, last_month, moment)
+    make_alarms(moment)
+    make_reports(moment)
+    make_reconciliation(last_month)
+    CountFactor.objects.create(model="gpt-5.6-sol", factor_ppm=1_183_249, records=500, fitted_at=moment)
     make_record(key, moment, TokenUsage(input=1234, output=567))
     make_record(other_key, moment, TokenUsage(input=99, output=1), version=price(currency="TWD"), ending="client_left")
     unpriced = make_record(other_key, moment, model="unpriced-model", version=price("another"), metering="estimated")
@@ -128,20 +148,35 @@ def make_world() -> World:
         make_stream(key, moment),
         Invoice.objects.get(api_key=other_key, month=draft_month),
         opened,
+        proposed,
+        note,
     )
 
 
-def make_adjustment(record: UsageRecord, moment: dt.datetime) -> Adjustment:
-    return Adjustment.objects.create(
-        account=record.account,
-        api_key=record.api_key,
-        record=record,
-        currency=record.currency,
-        amount_nanos=-1_500_000,
-        kind=Adjustment.Kind.SETTLED,
-        reason="the stream taken for lost ended after all: complete, reported",
-        created_at=moment,
-    )
+def make_run(opened: Invoice, moment: dt.datetime) -> None:
+    """The run that drafted the month, and the document of an invoice of it (no real one: those take a second)."""
+    done = InvoiceRun.State.DONE
+    InvoiceRun.objects.create(act=InvoiceRun.Act.DRAFT, month=opened.month, state=done, finished_at=moment)
+    content = b"%PDF-1.7 as it was made"
+    InvoiceDocument.objects.create(
+        invoice=opened, content=content, size_bytes=len(content), sha256=invoice_documents.digest(content),
+        made_at=moment,
+    )  # fmt: skip
+
+
+def make_corrections(key: ApiKey, last_month: dt.datetime, moment: dt.datetime) -> tuple[Adjustment, CreditNote]:
+    """A large credit that nobody has approved yet, and a paid invoice (over an adjustment alone) that was credited."""
+    proposed = make_adjustment(
+        key, moment, -parse(250), kind="goodwill", reason="the outage of Tuesday", state="proposed", effective_at=None,
+        day=None,
+    )  # fmt: skip
+    other, _ = keys.create(Account.objects.create(name="initech"), "archive")
+    make_adjustment(other, last_month, parse(3))
+    (draft,) = invoices.draft(last_month.date().replace(day=1), account=other.account, now=moment)
+    paid = invoices.issue(draft.pk, now=moment)
+    note = credit_notes.make(paid.pk, credit_notes.Wanted(amount_nanos=parse(1)), "a wrong price", by=None, now=moment)
+    invoices.mark_paid(paid.pk, moment.date(), "TX-1")
+    return proposed, note
 
 
 def make_full_record(key: ApiKey, ended_at: dt.datetime) -> UsageRecord:
@@ -161,6 +196,7 @@ def make_full_record(key: ApiKey, ended_at: dt.datetime) -> UsageRecord:
         service_tier="priority",
         tier_asked="auto",
         raw_usage={"prompt_tokens": 312_500, "completion_tokens": 5_000},
+        flags=["unknown:prompt_tokens_details.video_tokens"],
         upstream_model="sol-large",
         first_output_at=ended_at - dt.timedelta(seconds=1),
     )
@@ -192,6 +228,39 @@ def make_full_record(key: ApiKey, ended_at: dt.datetime) -> UsageRecord:
     return record
 
 
+def make_reconciliation(day: dt.datetime) -> Reconciliation:
+    """The provider's bill for one day, compared; a test of the provider is on it too."""
+    reconciliation.keep_test(
+        "acme-cloud", "sol-large", "messages", by="operator", started_at=day, ended_at=day, usage=TokenUsage(input=8)
+    )
+    raw = f"date,model,input_tokens,output_tokens,cost_usd\n{day:%Y-%m-%d},sol-large,312508,5000,1.25\n"
+    kept = reconciliation.upload("acme-cloud", "last-month.csv", raw.encode(), by="finance", now=now())
+    mapping = reconciliation.proposal(kept, reconciliation.table_of(kept))
+    return reconciliation.compare(kept.pk, mapping, now=now())
+
+
+def make_reports(moment: dt.datetime) -> None:
+    """A view that somebody shares, and a file that somebody asked for."""
+    keeper = User.objects.create_user("keeper")
+    SavedView.objects.create(owner=keeper, name="By model", query="by=model", shared=True)
+    Export.objects.create(
+        owner=keeper, kind=Export.Kind.USAGE, format=Export.Format.CSV, file_name="usage-20261103-140509.csv",
+        created_at=moment,
+    )  # fmt: skip
+
+
+def make_alarms(moment: dt.datetime) -> None:
+    """A bill that the database refused, and the alarm of it."""
+    hour = moment.replace(minute=0, second=0, microsecond=0)
+    MeterEvent.objects.create(
+        kind="dropped", process=uuid.UUID(int=7), hour=hour, count=2, detail="request 1: IntegrityError",
+        first_at=moment, last_at=moment,
+    )  # fmt: skip
+    Alarm.objects.create(
+        name="meter:dropped", kind="meter", subject="dropped", message="The meter is unhealthy.", raised_at=moment
+    )
+
+
 def make_stream(key: ApiKey, moment: dt.datetime) -> OpenStream:
     process = GatewayProcess.objects.create(id=uuid.uuid4(), label="gw-1", started_at=moment)
     return OpenStream.objects.create(
@@ -206,6 +275,15 @@ def make_stream(key: ApiKey, moment: dt.datetime) -> OpenStream:
         wire_format="messages",
         stream=True,
         provider="acme-cloud",
+        upstream_model="sol-large",
+        tier_asked="auto",
+        silence_limit_s=120,
         started_at=moment - dt.timedelta(seconds=75),
-        counted_output=1204,
+        attempt_started_at=moment - dt.timedelta(seconds=75),
+        first_output_at=moment - dt.timedelta(seconds=74),
+        last_output_at=moment - dt.timedelta(seconds=3),
+        provider_request_id="prov-live-1",
+        counted_input=96,
+        counted_output=1108,
+        checkpoint_at=moment - dt.timedelta(seconds=2),
     )

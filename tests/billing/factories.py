@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from billing.models import Account, ApiKey, RollupDue, UsageRecord
+from billing.models import Account, Adjustment, ApiKey, RollupDue, UsageRecord
 from billing.money import parse
 from billing.periods import local_day, local_hour
 from billing.pricing import LongContext, PriceOf, PriceVersion, Rating, rate
@@ -124,6 +124,18 @@ def make_record(key: ApiKey, ended_at: dt.datetime, usage: TokenUsage = USUAL, *
     record.save(force_insert=True)
     RollupDue.objects.create(api_key=key, day=record.day)
     return record
+
+
+def make_adjustment(key: ApiKey, at: dt.datetime, amount_nanos: int, **fields: Any) -> Adjustment:
+    """An adjustment that counts from an instant on: by hand, or the ledger's where it names a record."""
+    hand = "settled" if fields.get("record") else "correction"
+    return Adjustment.objects.create(
+        **{
+            "account": key.account, "api_key": key, "currency": key.account.currency, "amount_nanos": amount_nanos,
+            "kind": hand, "reason": "as agreed", "created_at": at, "effective_at": at,
+            "day": local_day(at, ZoneInfo(key.account.timezone)), **fields,
+        }
+    )  # fmt: skip
 
 
 def utc(year: int, month: int, day: int, hour: int = 12, minute: int = 0) -> dt.datetime:

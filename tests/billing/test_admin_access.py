@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import pytest
 from django.apps import apps
@@ -15,7 +16,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils.html import escape
 
-from billing.models import Invoice
+from billing.models import AuditEntry, Invoice, UsageRecord
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World
 
@@ -23,9 +24,14 @@ pytestmark = pytest.mark.django_db
 
 OPERATED = ("billing_account", "billing_apikey", "streaming_model", "streaming_provider", "streaming_route")
 SEEN_BY_BOTH = (
-    *OPERATED, "billing_adjustment", "billing_attempt", "billing_budgetmonth", "billing_gatewayprocess",
+    *OPERATED, "billing_adjustment", "billing_attempt", "billing_auditentry", "billing_budgetmonth",
+    "billing_countfactor", "billing_creditnote", "billing_creditnoteline",
+    "billing_flagrollup", "billing_gatewayprocess", "billing_meterevent", "streaming_alarm",
+    "billing_invoicedocument", "billing_invoicerun",
     "billing_invoice", "billing_invoiceline", "billing_openstream", "billing_price", "billing_rollupdue",
-    "billing_storedobject", "billing_usagerecord", "billing_usagerollup",
+    "billing_storedobject", "billing_usagerecord", "billing_usagerollup", "billing_usageday", "billing_savedview",
+    "billing_export", "billing_attemptquarter", "billing_providertest", "billing_reconciliation",
+    "billing_reconciliationmapping", "billing_reconciliationrow",
 )  # fmt: skip
 ROOT_ONLY = ("auth_user", "auth_group", "billing_catalogueversion", "billing_invoicecounter")
 
@@ -67,9 +73,11 @@ def test_every_page_opens_without_deletion(login: Login, world: World, language:
 def test_empty_lists_open(login: Login) -> None:
     client = login("root")
     for model in our_models():
-        response = client.get(reverse(f"admin:{name_of(model)}_changelist"))
+        page = admin.site._registry[model]
+        query = {"who": "nobody"} if model is AuditEntry else {}  # else it tells of the users that were made
+        response = client.get(reverse(f"admin:{name_of(model)}_changelist"), query)
         assert response.status_code == 200
-        assert escape(str(admin.site._registry[model].empty_text)) in response.text
+        assert escape(str(page.nothing_found if query else page.empty_text)) in response.text
 
 
 @pytest.mark.parametrize(
@@ -95,7 +103,12 @@ def test_groups_see_their_lists(
 
 
 @pytest.mark.parametrize(
-    ("who", "may_add"), [("operator", {*OPERATED, "billing_price"}), ("finance", {"billing_price"}), ("nobody", set())]
+    ("who", "may_add"),
+    [
+        ("operator", {*OPERATED, "billing_price"}),
+        ("finance", {"billing_price", "billing_reconciliation", "billing_adjustment"}),
+        ("nobody", set()),
+    ],
 )
 def test_groups_add_what_is_theirs(login: Login, world: World, who: str, may_add: set[str]) -> None:
     client = login(who)
@@ -106,7 +119,7 @@ def test_groups_add_what_is_theirs(login: Login, world: World, who: str, may_add
 
 
 def test_anonymous_is_sent_to_login(world: World) -> None:
-    for name in ("index", "billing_apikey_changelist", "billing_invoice_draft_month"):
+    for name in ("index", "billing_apikey_changelist", "invoice_run_draft"):
         response = Client().get(reverse(f"admin:{name}"))
         assert (response.status_code, response["location"].split("?")[0]) == (302, reverse("admin:login"))
 
@@ -137,23 +150,53 @@ def test_program_rows_are_read_only(login: Login, world: World, name: str) -> No
     assert client.post(url, {"model": "changed"}).status_code == 403
 
 
+def rate_url(record: UsageRecord) -> str:
+    """The page that rates records without a price, for those like this one."""
+    cause = {"model": record.model, "tier": record.service_tier, "reason": record.unpriced_reason}
+    return f"{reverse('admin:unpriced_rate')}?{urlencode(cause)}"
+
+
 def actions(world: World) -> dict[str, str]:
     """Every page that changes something beside the forms: name -> URL."""
     return {
         "revoke": reverse("admin:billing_apikey_revoke", args=[world.key.pk]),
-        "draft": reverse("admin:billing_invoice_draft_month"),
+        "rotate": reverse("admin:billing_apikey_rotate", args=[world.key.pk]),
+        "disable": reverse("admin:billing_account_disable", args=[world.northwind.pk]),
+        "draft": reverse("admin:invoice_run_draft"),
+        "issue_month": f"{reverse('admin:invoice_run_issue')}?month={world.draft.month:%Y-%m}",
         "issue": reverse("admin:billing_invoice_issue", args=[world.draft.pk]),
         "void": reverse("admin:billing_invoice_void", args=[world.open.pk]),
         "paid": reverse("admin:billing_invoice_mark_paid", args=[world.open.pk]),
+        "credit": reverse("admin:billing_invoice_credit", args=[world.open.pk]),
+        "approve": reverse("admin:billing_adjustment_approve", args=[world.proposed.pk]),
+        "reject": reverse("admin:billing_adjustment_reject", args=[world.proposed.pk]),
+        "rate": rate_url(world.unpriced),
     }
 
 
 @pytest.mark.parametrize(
     ("who", "allowed"),
     [
-        ("root", {"revoke", "draft", "issue", "void", "paid"}),
-        ("operator", {"revoke"}),
-        ("finance", {"draft", "issue", "void", "paid"}),
+        (
+            "root",
+            {
+                "revoke",
+                "rotate",
+                "disable",
+                "draft",
+                "issue_month",
+                "issue",
+                "void",
+                "paid",
+                "credit",
+                "approve",
+                "reject",
+                "rate",
+            },
+        ),
+        ("operator", {"revoke", "rotate", "disable"}),
+        ("finance", {"draft", "issue_month", "issue", "void", "paid", "credit", "rate"}),
+        ("approver", {"approve", "reject"}),
         ("nobody", set()),
     ],
 )

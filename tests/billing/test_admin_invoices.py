@@ -65,6 +65,8 @@ def test_lines_lead_to_their_records(login: Login, world: World, issued: bool) -
     assert any(line.late for line in lines)
     content = client.get(url("change", invoice)).text
     for line in lines:
+        if line.bucket == "adjustment":
+            continue
         link = f"{reverse('admin:billing_usagerecord_changelist')}?line={line.pk}"
         assert link in content
         found = list(client.get(link).context["cl"].result_list)
@@ -97,8 +99,7 @@ def test_buttons_fit_status_and_group(login: Login, world: World) -> None:
             assert (f"/{invoice.pk}/{action}/" in content) == (action in shown), action
         content = operator.get(url("change", invoice)).text
         assert not any(f"/{invoice.pk}/{action}/" in content for action in ("issue", "mark-paid", "void"))
-    assert "draft-month" in finance.get(url("changelist")).text
-    assert "draft-month" not in operator.get(url("changelist")).text
+    assert finance.get(url("run_month")).headers["location"] == reverse("admin:invoice_run")
 
 
 def test_unpriced_records_block_the_issue(login: Login, world: World) -> None:
@@ -116,7 +117,7 @@ def test_issue_gives_the_next_number(login: Login, world: World) -> None:
     response = login("finance").post(url("issue", draft))
     assert response.status_code == 302
     draft.refresh_from_db()
-    year, last = str(world.open.number).split("-")
+    year, last = str(world.note.invoice_number).split("-")
     assert (draft.status, draft.number) == ("open", f"{year}-{int(last) + 1:06d}")
 
 
@@ -155,14 +156,6 @@ def test_void_invoice_has_no_records(login: Login, world: World) -> None:
     response = login("finance").get(url("change", world.open))
     assert "?line=" not in response.text
     assert "freed when it was made void" in response.text
-
-
-def test_drafting_covers_last_month(login: Login, world: World) -> None:
-    invoices.void(world.open.pk, "wrong", now())
-    client = login("finance")
-    response = client.post(url("draft_month"), follow=True)
-    assert response.status_code == 200
-    assert Invoice.objects.filter(api_key=world.key, month=world.open.month, status="draft").count() == 1
 
 
 def test_list_filters_and_search(login: Login, world: World) -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.sessions.models import Session
 from django.urls import reverse
+from django.utils.html import escape, strip_tags
 from django.utils.timezone import now
+from pytest_django import DjangoAssertNumQueries
 
-from billing.models import Account, ApiKey
+from billing import keys
+from billing.admin.key_use import count_shown, spent_shown
+from billing.models import Account, ApiKey, BudgetMonth
 from billing.money import parse
+from streaming.models import Model
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World
 
 pytestmark = pytest.mark.django_db
+TAIPEI = ZoneInfo("Asia/Taipei")
 ADD = "admin:billing_apikey_add"
 
 
@@ -75,10 +82,19 @@ def test_snippet_names_public_address_and_model(login: Login, account: Account, 
     settings.PUBLIC_URL = "https://gateway.example.com"  # type: ignore[attr-defined]
     client = login("operator")
     response = client.post(reverse(ADD), form(account, allowed_models="gpt-a\ngpt-b"), headers={"host": "localhost"})
-    snippet = response.context["snippet"]
-    assert snippet.startswith("curl -N https://gateway.example.com/v1/chat/completions")
-    assert '"model": "gpt-a"' in snippet
-    assert response.context["secret"] in snippet
+    (snippet,) = response.context["snippets"]  # no model is offered yet
+    assert snippet.text.startswith("curl -N https://gateway.example.com/v1/chat/completions")
+    assert '"model": "gpt-a"' in snippet.text
+    assert response.context["secret"] in snippet.text
+
+
+def test_snippets_ask_models_that_the_key_may_use(login: Login, world: World) -> None:
+    Model.objects.create(name="a-model-without-a-route")
+    response = login("operator").post(reverse(ADD), form(world.northwind, name="all"))
+    texts = {snippet.name: snippet.text for snippet in response.context["snippets"]}
+    assert len(texts) == 6
+    assert all('"gpt-5.6-sol"' in text for text in texts.values())
+    assert all(escape(text) in response.text for text in texts.values())
 
 
 def test_limits_are_kept_exactly(login: Login, account: Account) -> None:
@@ -147,7 +163,7 @@ def test_revocation_asks_then_is_final(login: Login, world: World) -> None:
     question = client.get(url).text
     assert "Revoke the key northwind/production?" in question
     assert "401 within seconds" in question
-    assert "Its 1 running request goes on to its end" in question
+    assert "Its 1 open stream" in question
     assert client.post(url).status_code == 302
     world.key.refresh_from_db()
     assert world.key.revoked_at is not None
@@ -174,3 +190,84 @@ def test_list_filters_by_state(login: Login, world: World, state: str, fields: d
     found = login("operator").get(reverse("admin:billing_apikey_changelist"), {"state": state}).context["cl"]
     assert world.key in found.result_list
     assert (world.other_key in found.result_list) == (state == "active")
+
+
+def test_list_shows_now_beside_limit(login: Login, world: World) -> None:
+    page = login("operator").get(reverse("admin:billing_apikey_changelist"))
+    assert "Redis is away: present use is what the database knows" in page.text
+    (key,) = (key for key in page.context["cl"].result_list if key == world.key)
+    cells = [strip_tags(shown) for shown in (count_shown(key.use.requests), count_shown(key.use.running))]
+    assert cells == ["1 / 600", "1 no limit"]  # the record of a moment ago; a stream that began before that
+    assert all(shown in page.text for shown in (count_shown(key.use.requests), spent_shown(key.use.spent, "USD")))
+    assert strip_tags(spent_shown(key.use.spent, "USD")).endswith(" / 100.00")
+    assert 'aria-label="0 %"' in count_shown(key.use.requests)
+
+
+def test_list_takes_few_queries(
+    login: Login, world: World, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    client = login("operator")
+    for number in range(10):
+        keys.create(world.northwind, f"key {number}", requests_per_minute=5)
+    with django_assert_max_num_queries(12):
+        client.get(reverse("admin:billing_apikey_changelist"))
+
+
+def test_filter_finds_keys_near_a_limit(login: Login, world: World) -> None:
+    budget = BudgetMonth.objects.get(api_key=world.key, month=now().astimezone(TAIPEI).date().replace(day=1))
+    world.key.monthly_budget_nanos = budget.spent_nanos * 5 // 4
+    world.key.save()
+    found = login("operator").get(reverse("admin:billing_apikey_changelist"), {"near": "1"}).context["cl"]
+    assert list(found.result_list) == [world.key]
+
+
+def test_filter_finds_unused_keys(login: Login, world: World) -> None:
+    month = dt.timedelta(days=31)
+    old, used, rotated, new = (keys.create(world.northwind, name)[0] for name in ("old", "used", "rotated", "new"))
+    for key in (old, used, rotated):
+        key.created_at = now() - 2 * month
+        key.last_used_at = now() - month
+    used.last_used_at = rotated.previous_used_at = now()
+    for key in (old, used, rotated, new):
+        key.save()
+    found = login("operator").get(reverse("admin:billing_apikey_changelist"), {"unused": "30"}).context["cl"]
+    assert list(found.result_list) == [old]
+
+
+def test_last_use_is_of_either_secret(login: Login, world: World) -> None:
+    moment = now() - dt.timedelta(days=3)
+    ApiKey.objects.filter(pk=world.key.pk).update(previous_used_at=moment)
+    ApiKey.objects.filter(pk=world.other_key.pk).update(last_used_at=moment - dt.timedelta(days=1))
+    page = login("operator").get(reverse("admin:billing_apikey_changelist"), {"o": "-4"})
+    assert page.text.count("3\xa0days ago") == 1
+    assert page.text.count("4\xa0days ago") == 1
+    assert [key.pk for key in page.context["cl"].result_list][:2] == [world.key.pk, world.other_key.pk]
+
+
+def test_page_shows_use_secrets_and_history(login: Login, world: World) -> None:
+    client = login("operator")
+    url = reverse("admin:billing_apikey_change", args=[world.key.pk])
+    client.post(url, {"name": "production", "requests_per_minute": "10", "monthly_budget_nanos": "250"})
+    page = client.get(url)
+    names = [row.name for row in page.context["limits"]]
+    assert names == ["Requests per minute", "Tokens per minute", "Requests at a time", "Monthly budget"]
+    assert page.context["limits"][3].resets.endswith("00:00:00 Asia/Taipei")
+    assert world.key.shown in page.text
+    changes = {change.label: (change.before, change.after) for change in page.context["history"][0].changes_told}
+    assert changes == {"requests per minute": ("600", "10"), "monthly budget": ("USD 100", "USD 250")}
+    assert page.context["history"][0].who == "operator"
+
+
+def test_disabled_account_is_said(login: Login, world: World) -> None:
+    world.northwind.active = False
+    world.northwind.save()
+    page = login("operator").get(reverse("admin:billing_apikey_change", args=[world.key.pk]))
+    assert "is disabled: requests with this key get 403." in page.text
+
+
+def test_keys_page_takes_few_queries(
+    login: Login, world: World, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    client = login("operator")
+    with django_assert_max_num_queries(20):
+        client.get(reverse("admin:billing_apikey_change", args=[world.key.pk]))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pytest
+from django.test import Client
 from django.urls import reverse
 from django.utils.timezone import now
 
+from billing import rollups
 from billing.models import Price
 from billing.money import parse
+from billing.usage import TokenUsage
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World, make_price
+from tests.billing.factories import make_record
 
 pytestmark = pytest.mark.django_db
 ADD = "/admin/billing/price/add/"
@@ -33,8 +38,7 @@ def test_amounts_become_nanos_exactly(login: Login) -> None:
     tiers = '{"priority": 2.50, "batch": {"input": 0.0375, "output": "15"}}'
     extra = {"tiers": tiers, "server_tools": '{"web_search": 0.01}', "long_context_above": "272000"}
     extra |= {"long_context_input": "2", "long_context_output": "1.5", "cache_read": "0"}
-    response = login("finance").post(ADD, form(**extra))
-    assert response.status_code == 302, response.context["errors"]
+    assert added(login("finance"), form(**extra)).status_code == 302
     price = Price.objects.get()
     assert (price.input, price.output, price.cache_read) == (parse("0.075"), parse("30"), 0)
     assert price.cache_write is None
@@ -42,6 +46,13 @@ def test_amounts_become_nanos_exactly(login: Login) -> None:
     assert price.long_context == {"above": 272000, "input": "2", "output": "1.5"}
     assert price.server_tools == {"web_search": parse("0.01")}
     assert (price.label, price.currency) == ("gpt-new@2027-01-01T00:00:00Z", "USD")
+
+
+def added(client: Client, data: dict[str, object]) -> Any:
+    """The form posted, its preview seen, and posted again."""
+    preview = client.post(ADD, data)
+    assert not Price.objects.filter(model=data["model"]).exists()
+    return client.post(ADD, dict(preview.context["hidden"]))
 
 
 @pytest.mark.parametrize(
@@ -119,3 +130,68 @@ def test_states_follow_the_versions(login: Login) -> None:
     for state, expected in (("past", past), ("in_force", current), ("coming", coming)):
         found = client.get("/admin/billing/price/", {"state": state}).context["cl"].result_list
         assert list(found) == [expected]
+
+
+# --- the preview, the timeline, the next version ---
+
+
+def test_preview_comes_before_the_version(login: Login, world: World) -> None:
+    response = login("finance").post(ADD, form(model="gpt-5.6-sol", output="60"))
+    assert response.status_code == 200
+    assert Price.objects.filter(model="gpt-5.6-sol").count() == 1
+    assert "Add gpt-5.6-sol@2027-01-01T00:00:00Z" in response.text
+
+
+def test_preview_compares_the_last_month(login: Login, world: World) -> None:
+    last_month = (now().replace(day=1) - dt.timedelta(days=3)).replace(hour=12)
+    make_record(world.key, last_month, TokenUsage(output=1_000_000), model="gpt-x")
+    rollups.rebuild_due()
+    make_price("gpt-x", dt.datetime(2026, 1, 1, tzinfo=dt.UTC), output=parse(30))
+    response = login("finance").post(ADD, form(model="gpt-x", output="45.5"))
+    (row,) = response.context["rows"]
+    assert (row["account"], row["requests"]) == ("northwind", "1")
+    assert (row["old"], row["new"]) == ("USD 30.000000000", "USD 45.500000000")
+    assert row["difference"] == "USD +15.500000000"
+    assert response.context["totals"][0]["new"] == "USD 45.500000000"
+
+
+def test_preview_tells_what_has_no_price(login: Login, world: World) -> None:
+    response = login("finance").post(ADD, form(model="gpt-5.6-sol"))  # its records of last month used the cache
+    rows = {row["account"]: row for row in response.context["rows"]}
+    assert rows["northwind"]["new"] == "—"
+    assert "service tier priority" in rows["northwind"]["why"][0]
+
+
+def test_another_version_needs_its_own_preview(login: Login) -> None:
+    client = login("finance")
+    preview = client.post(ADD, form())
+    changed = {**dict(preview.context["hidden"]), "output": "31"}
+    assert client.post(ADD, changed).status_code == 200
+    assert not Price.objects.exists()
+
+
+def test_nobody_without_the_right_sees_previews(login: Login, world: World) -> None:
+    assert login("nobody").post(ADD, form()).status_code == 403
+
+
+def test_next_version_begins_as_a_copy(login: Login, world: World) -> None:
+    client = login("finance")
+    assert "copy_model=gpt-5.6-sol" in client.get("/admin/billing/price/", {"model": "gpt-5.6-sol"}).text
+    bound = client.get(ADD, {"copy_model": "gpt-5.6-sol"}).context["adminform"].form
+    data = {name: bound.fields[name].prepare_value(bound[name].value()) or "" for name in bound.fields}
+    data |= {"effective_from_0": "2030-02-01", "effective_from_1": "00:00:00"}
+    data = dict(client.post(ADD, data).context["hidden"])
+    assert client.post(ADD, data).status_code == 302
+    old, new = Price.objects.filter(model="gpt-5.6-sol").order_by("effective_from").values()
+    unlike = {name for name in old if old[name] != new[name]}
+    assert unlike == {"id", "effective_from", "changed_in"}
+
+
+def test_timeline_stands_on_list_and_page(login: Login) -> None:
+    kept = [make_price("m", now() + dt.timedelta(days=days)) for days in (-20, -2, 2)]
+    client = login("operator")
+    url = reverse("admin:billing_price_change", args=[kept[0].pk])
+    for page in (client.get("/admin/billing/price/", {"model": "m"}), client.get(url)):
+        states = [str(entry["state"]) for entry in page.context["timeline"]]
+        assert ["past" in states[0], "in force" in states[1], "coming" in states[2]] == [True] * 3
+    assert "timeline_model" not in client.get("/admin/billing/price/").context

@@ -27,13 +27,14 @@ def found(client: Client, **query: object) -> list[UsageRecord]:
     return list(response.context["cl"].result_list)
 
 
-def test_list_looks_back_seven_days(login: Login, world: World) -> None:
+def test_list_looks_back_a_day(login: Login, world: World) -> None:
     client = login("operator")
-    make_record(world.key, now() - dt.timedelta(days=8), request_name="old-one")
+    make_record(world.key, now() - dt.timedelta(hours=25), request_name="old-one")
     names = {record.request_name for record in found(client)}
     assert "old-one" not in names
     assert world.unpriced.request_name in names
-    assert "old-one" in {record.request_name for record in found(client, period="all")}
+    for period in ("7", "all"):
+        assert "old-one" in {record.request_name for record in found(client, period=period)}
 
 
 def test_search_finds_each_id(login: Login, world: World) -> None:
@@ -164,6 +165,7 @@ def test_open_streams_show_progress(login: Login, world: World) -> None:
     content = login("operator").get("/admin/billing/openstream/").text
     assert "req-under-way" in content
     assert "1,204" in content
+    assert "in 96 · out 1,108" in content
 
 
 def test_cached_tokens_stand_below_input(login: Login, world: World) -> None:

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from billing import invoices, rollups
+from billing import credit_notes, invoices, rollups, unpriced
 from billing.ledger import groups
 from billing.ledger.writer import own_connection
 from billing.models import (
+    Adjustment,
     ApiKey,
     Attempt,
+    BudgetMonth,
+    CreditNote,
+    CreditNoteLine,
     Invoice,
     InvoiceCounter,
     InvoiceLine,
@@ -26,7 +30,8 @@ from billing.models import (
     UsageRecord,
     UsageRollup,
 )
-from tests.billing.factories import make_account, make_key, make_record, utc
+from tests.billing.admin_world import make_price
+from tests.billing.factories import make_account, make_adjustment, make_key, make_record, price, utc
 from tests.billing.ledger.entries import ENDED, checkpoint, checkpoint_row, opening, settlement
 
 LONGEST = 60
@@ -142,12 +147,46 @@ def test_draft(key: ApiKey) -> None:
 
 
 def test_issue(key: ApiKey) -> None:
+    """With a credit that is more than it bills: what is left of it is carried over in the same transaction."""
     make_record(key, utc(2026, 11, 3))
+    make_adjustment(key, utc(2026, 11, 9), -(10**9))
     now = utc(2026, 12, 2)
     [draft] = invoices.draft(dt.date(2026, 11, 1), now=now)
-    state = lambda: table(Invoice, InvoiceLine, InvoiceCounter, UsageRecord)  # noqa: E731
-    assert deaths(lambda: invoices.issue(draft.pk, now=now), state) >= 8
+    state = lambda: table(Invoice, InvoiceLine, InvoiceCounter, UsageRecord, Adjustment)  # noqa: E731
+    assert deaths(lambda: invoices.issue(draft.pk, now=now), state) >= 10
     assert Invoice.objects.get().number == "2026-000001"
     assert UsageRecord.objects.get().invoice_id == draft.pk
     with pytest.raises(invoices.IssueBlocked):
         invoices.issue(draft.pk, now=now)
+    assert sorted(Adjustment.objects.filter(kind="carried").values_list("amount_nanos", "invoice")) == [
+        (-(10**9), None), (10**9, draft.pk),
+    ]  # fmt: skip
+
+
+def test_credit_note(key: ApiKey) -> None:
+    make_adjustment(key, utc(2026, 11, 9), 10**9)
+    now = utc(2026, 12, 2)
+    [draft] = invoices.draft(dt.date(2026, 11, 1), now=now)
+    invoices.issue(draft.pk, now=now)
+    wanted = credit_notes.Wanted(amount_nanos=10**8)
+    act = lambda: credit_notes.make(draft.pk, wanted, "a gift", by=None, now=now)  # noqa: E731
+    assert deaths(act, lambda: table(CreditNote, CreditNoteLine, InvoiceCounter)) >= 6
+    assert CreditNote.objects.get().number == "CN-2026-000001"
+
+
+def test_rating(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are whole: what is rated has moved its month and made its day due."""
+    monkeypatch.setattr(unpriced, "BATCH", 2)
+    for day in (3, 4, 5):
+        make_record(key, utc(2026, 11, day), model="nova-1", version=price("another"))
+    RollupDue.objects.all().delete()
+    make_price("nova-1")
+    terms = unpriced.Terms(unpriced.waiting()[0].cause, "", utc(2026, 12, 2))
+
+    def off() -> tuple[int, int]:
+        rated = UsageRecord.objects.filter(unpriced=False)
+        spent = sum(BudgetMonth.objects.values_list("spent_nanos", flat=True))
+        return spent - sum(record.cost_nanos for record in rated), RollupDue.objects.count() - rated.count()
+
+    assert deaths(lambda: unpriced.rate(terms), off) >= 10
+    assert not UsageRecord.objects.filter(unpriced=True).exists()

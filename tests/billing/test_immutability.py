@@ -12,9 +12,19 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection, models, transaction
 from django.db.models import Model, QuerySet
 
-from billing import immutability, invoices, spending
-from billing.models import Account, ApiKey, Invoice, InvoiceLine, UsageRecord
-from tests.billing.factories import make_account, make_key, make_record, unsaved_record, utc
+from billing import credit_notes, immutability, invoices, spending
+from billing.models import (
+    Account,
+    Adjustment,
+    ApiKey,
+    CreditNote,
+    CreditNoteLine,
+    Invoice,
+    InvoiceLine,
+    UsageRecord,
+)
+from billing.usage import TokenUsage
+from tests.billing.factories import make_account, make_adjustment, make_key, make_record, unsaved_record, utc
 
 NOVEMBER = dt.date(2026, 11, 1)
 NOW = utc(2026, 12, 2)
@@ -127,8 +137,12 @@ def test_saving_unchanged_invoice_is_harmless(invoice: Invoice) -> None:
     Invoice.objects.get().save()
 
 
-@pytest.mark.parametrize("table", [Invoice, InvoiceLine, UsageRecord, ApiKey, Account])
-def test_nothing_billed_is_deleted(invoice: Invoice, table: type[Model]) -> None:
+@pytest.mark.parametrize(
+    "table", [Invoice, InvoiceLine, UsageRecord, Adjustment, CreditNote, CreditNoteLine, ApiKey, Account]
+)
+def test_nothing_billed_is_deleted(dear_invoice: Invoice, table: type[Model]) -> None:
+    make_adjustment(dear_invoice.api_key, NOW, 5, state="proposed", effective_at=None, day=None)
+    credited(dear_invoice)
     refused(lambda: raw_delete(table._default_manager.all()), "never")
 
 
@@ -194,6 +208,123 @@ def test_billed_record_may_get_flags(invoice: Invoice) -> None:
 def test_record_of_void_invoice_is_free(invoice: Invoice) -> None:
     invoices.void(invoice.pk, "wrong price", NOW)
     assert UsageRecord.objects.update(cost_nanos=1, input_nanos=1) == 1
+
+
+DECIDED = {"state", "decided_by_id", "decided_at", "decision_reason", "effective_at", "day"}
+
+
+def fields_of(table: type[Model], *, leaving_out: set[str]) -> list[models.Field[Any, Any]]:
+    """Plain columns of a table: no foreign keys, which could be refused for another reason."""
+    plain = [field for field in table._meta.concrete_fields if not isinstance(field, models.ForeignKey)]
+    return [field for field in plain if field.column not in leaving_out and not field.primary_key]
+
+
+@pytest.mark.parametrize("field", fields_of(Adjustment, leaving_out=DECIDED), ids=lambda field: field.name)
+def test_adjustment_keeps_its_facts(db: None, field: models.Field[Any, Any]) -> None:
+    """Also while it is proposed: what is approved is what was proposed."""
+    made = make_adjustment(make_key(), NOW, -5, state="proposed", effective_at=None, day=None)
+    refused(written(made, field, other_value(made, field)), "an adjustment is never deleted, is decided once")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("approved", "proposed"), ("approved", "rejected"), ("rejected", "approved")]
+)
+def test_adjustment_is_decided_once(db: None, first: str, second: str) -> None:
+    counts = {"approved": {"effective_at": NOW, "day": NOW.date()}}
+    nothing: dict[str, Any] = {"effective_at": None, "day": None}
+    made = make_adjustment(make_key(), NOW, -5, state="proposed", **nothing)
+    mine = Adjustment.objects.filter(pk=made.pk)
+    assert mine.update(state=first, **counts.get(first, nothing)) == 1
+    refused(lambda: mine.update(state=second, **counts.get(second, nothing)), "is decided once")
+    refused(lambda: mine.update(decision_reason="other words"), "is decided once")
+
+
+def test_billed_adjustment_stays_on_its_invoice(invoice: Invoice) -> None:
+    made = make_adjustment(invoice.api_key, NOW, 5)
+    mine = Adjustment.objects.filter(pk=made.pk)
+    refused(lambda: mine.update(invoice=invoice), "stays on the issued invoice")
+    refused(lambda: make_adjustment(invoice.api_key, NOW, 5, invoice=invoice), "stays on the issued invoice")
+    (draft,) = invoices.draft(dt.date(2026, 12, 1), now=NOW)
+    billing = invoices.issue(draft.pk, now=NOW)
+    for elsewhere in (None, invoice):
+        refused(lambda elsewhere=elsewhere: mine.update(invoice=elsewhere), "stays on the issued invoice")
+    invoices.mark_paid(billing.pk, dt.date(2026, 12, 3), "TX-1")
+    refused(lambda: mine.update(invoice=None), "stays on the issued invoice")
+
+
+def test_only_approved_adjustments_are_billed(invoice: Invoice) -> None:
+    make_record(invoice.api_key, utc(2026, 12, 1))
+    (draft,) = invoices.draft(dt.date(2026, 12, 1), now=NOW)
+    made = make_adjustment(invoice.api_key, NOW, 5, state="proposed", effective_at=None, day=None)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Adjustment.objects.filter(pk=made.pk).update(invoice=draft)
+
+
+def credited(invoice: Invoice, nanos: int = 10**7) -> CreditNote:
+    wanted = credit_notes.Wanted(amount_nanos=nanos)
+    return credit_notes.make(invoice.pk, wanted, "a gift", by=None, now=NOW)
+
+
+@pytest.fixture
+def dear_invoice(db: None) -> Invoice:
+    """One over 30.00."""
+    key = make_key()
+    make_record(key, utc(2026, 11, 3), TokenUsage(output=1_000_000))
+    return issued(key)
+
+
+@pytest.mark.parametrize("field", fields_of(CreditNote, leaving_out=set()), ids=lambda field: field.name)
+def test_credit_note_keeps_its_columns(dear_invoice: Invoice, field: models.Field[Any, Any]) -> None:
+    note = credited(dear_invoice)
+    refused(written(note, field, other_value(note, field)), "a credit note never changes")
+
+
+@pytest.mark.parametrize("field", fields_of(CreditNoteLine, leaving_out=set()), ids=lambda field: field.name)
+def test_credit_note_line_keeps_its_columns(dear_invoice: Invoice, field: models.Field[Any, Any]) -> None:
+    line = credited(dear_invoice).lines.get()
+    refused(written(line, field, other_value(line, field)), "the lines of a credit note never change")
+
+
+def test_no_line_joins_a_credit_note(dear_invoice: Invoice) -> None:
+    line = credited(dear_invoice).lines.get()
+    for position in (0, 2):
+        line.pk, line.position = None, position
+        refused(line.save, "the lines of a credit note never change")
+
+
+def test_notes_never_exceed_their_invoice(dear_invoice: Invoice) -> None:
+    """Whoever writes them."""
+    note = credited(dear_invoice, 29 * 10**9)
+    for nanos, number in ((10**9, "CN-A"), (1, "CN-B")):
+        note.pk, note.number = None, number
+        note.subtotal_nanos = note.total_nanos = nanos
+        if number == "CN-A":
+            note.save(force_insert=True)
+        else:
+            refused(lambda: note.save(force_insert=True), "never exceeds what its open or paid invoice has left")
+
+
+def test_only_issued_invoices_are_credited(dear_invoice: Invoice) -> None:
+    note = credited(dear_invoice)
+    make_record(dear_invoice.api_key, utc(2026, 12, 1), TokenUsage(output=1_000_000))
+    (draft,) = invoices.draft(dt.date(2026, 12, 1), now=NOW)
+    note.pk, note.number, note.invoice = None, "CN-A", draft
+    refused(lambda: note.save(force_insert=True), "its open or paid invoice")
+
+
+def test_credited_invoice_is_not_void(dear_invoice: Invoice) -> None:
+    credited(dear_invoice)
+    refused(lambda: Invoice.objects.update(status="void"), "made void as long as it has no credit note")
+    assert Invoice.objects.update(status="paid") == 1
+
+
+def test_adjustment_locks_zone_and_currency(db: None) -> None:
+    make_adjustment(make_key(), NOW, 5)
+    refused(lambda: Account.objects.update(timezone="Asia/Taipei"), "its time zone and currency stay")
+    account = Account.objects.get()
+    account.currency = "EUR"
+    with pytest.raises(ValidationError, match="locked by the account's first usage record"):
+        account.full_clean()
 
 
 @pytest.mark.parametrize("change", [{"timezone": "Asia/Taipei"}, {"currency": "EUR"}])

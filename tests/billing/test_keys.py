@@ -164,3 +164,40 @@ def test_command_names_the_remedy(account: Account) -> None:
     with pytest.raises(CommandError, match="Choose another --name"):
         call_command("create_api_key", account="northwind", name="production")
     assert ApiKey.objects.count() == 1
+
+
+def test_replaced_secret_is_rotated_once(account: Account) -> None:
+    key, _ = keys.create(account, "production")
+    first = key.digest
+    keys.rotate(key, dt.timedelta(hours=24), NOW, replaced=first)
+    with pytest.raises(keys.RotatedMeanwhile):
+        keys.rotate(key, dt.timedelta(hours=24), NOW, replaced=first)
+    assert ApiKey.objects.get().previous_digest == first
+
+
+def test_old_secret_ends_early(account: Account) -> None:
+    key, _ = keys.create(account, "production")
+    keys.rotate(key, dt.timedelta(days=7), NOW)
+    keys.end_old_secret(key, NOW + dt.timedelta(hours=1))
+    keys.end_old_secret(key, NOW + dt.timedelta(hours=2))
+    assert ApiKey.objects.get().previous_until == NOW + dt.timedelta(hours=1)
+
+
+def test_use_is_kept_by_secret(account: Account) -> None:
+    key, old = keys.create(account, "production")
+    version, minute = CatalogueVersion.current(), dt.timedelta(minutes=1)
+    keys.note_uses({key.digest: NOW})
+    new = keys.rotate(ApiKey.objects.get(), dt.timedelta(hours=24), NOW)
+    key.refresh_from_db()
+    assert (key.last_used_at, key.previous_used_at, key.previous_shown) == (None, NOW, keys.shown(old))
+    uses = {
+        keys.digest(old, settings.KEY_PEPPER): NOW + minute,
+        keys.digest(new, settings.KEY_PEPPER): NOW + 2 * minute,
+    }
+    keys.note_uses({**uses, "0" * 64: NOW})
+    key.refresh_from_db()
+    assert (key.previous_used_at, key.last_used_at) == (NOW + minute, NOW + 2 * minute)
+    keys.note_uses({key.digest: NOW})  # another process writes what it saw earlier
+    key.refresh_from_db()
+    assert key.last_used_at == NOW + 2 * minute
+    assert CatalogueVersion.current() == version + 1  # the rotation alone

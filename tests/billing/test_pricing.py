@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing.money import NANOS, parse, show
-from billing.pricing import LongContext, PriceVersion, Rating, rate, version_at
+from billing.pricing import LongContext, PriceVersion, Rating, parts_of, rate, version_at
 from billing.usage import BUCKETS, Part, TokenUsage
 from tests.billing.factories import JANUARY, LONG, STANDARD, TIERS, USUAL, per_million, price, priced
 
@@ -121,7 +121,24 @@ def test_missing_price_is_named(usage: TokenUsage, options: dict[str, Any], name
     assert named in rating.unpriced_reason
     assert rating.cost_nanos == 0
     assert set(rating.buckets.values()) == {0}
-    assert not rating.items
+    assert not any(item.amount_nanos for item in rating.items)
+
+
+def test_unpriced_parts_can_be_rated_later() -> None:
+    advisor = price("advisor-model", server_tools=WEB_SEARCH, long_context=LONG)
+    parts = [
+        Part("advisor-model", TokenUsage(input=200_000, cache_read=2, output=3, server_tools={"web_search": 4})),
+        Part("advisor-model", TokenUsage(input=200_000, output=3)),
+        Part("advisor-model", TokenUsage(input=1, server_tools={"web_search": 1})),
+        Part("advisor-model", TokenUsage(server_tools={"web_search": 1})),
+        Part("other", TokenUsage(output=5)),
+        Part("idle", TokenUsage()),
+    ]
+    unpriced = rated(USUAL, price(), advisor, parts=parts)
+    assert unpriced.unpriced_reason == "no price for model other"
+    assert parts_of(unpriced.items) == parts[:-1]
+    later = rated(USUAL, price(), advisor, price("other"), parts=parts_of(unpriced.items))
+    assert later == rated(USUAL, price(), advisor, price("other"), parts=parts)
 
 
 def test_reason_fits_its_column() -> None:

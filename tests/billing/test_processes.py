@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError
 
 from billing.models import GatewayProcess
-from billing.processes import Folder, Heartbeats, read_heartbeats, silent
+from billing.processes import Folder, Heartbeats, Onlooker, Standing, read_heartbeats, silent
 from tests.billing.factories import utc
 
 HOLD = """
@@ -66,6 +66,15 @@ def test_killed_process_is_dead(folder: Folder, id: uuid.UUID, other: subprocess
     other.kill()
     other.wait()
     assert is_dead(folder, id)  # though its child lives
+
+
+def test_look_tells_the_living(folder: Folder, id: uuid.UUID, other: subprocess.Popen[str]) -> None:
+    assert folder.is_held(id)
+    assert not folder.is_held(uuid.uuid4())
+    other.kill()
+    other.wait()
+    assert not folder.is_held(id)
+    assert is_dead(folder, id)
 
 
 def test_stopped_process_is_not_dead(folder: Folder, id: uuid.UUID, other: subprocess.Popen[str]) -> None:
@@ -197,3 +206,53 @@ def test_nothing_to_watch_takes_no_time() -> None:
 def test_heartbeats_are_read() -> None:
     GatewayProcess.objects.create(id=A, label="gw", heartbeat=5, started_at=utc(2026, 11, 3))
     assert read_heartbeats([A, B]) == {A: 5}
+
+
+# --- for people who look ---
+
+
+class Looks:
+    """An onlooker with a clock of the test's own."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.now = 0.0
+        self.onlooker = Onlooker(folder, still_s=10, clock=lambda: self.now)
+
+    def at(self, now: float, process: uuid.UUID, heartbeat: int | None) -> Standing:
+        self.now = now
+        return self.onlooker.standing(process, heartbeat)
+
+
+def test_free_lock_is_seen_at_once(folder: Folder, id: uuid.UUID) -> None:
+    lock = folder.hold(id)
+    assert lock is not None
+    looks = Looks(folder)
+    assert looks.at(0, id, 7) is Standing.ANSWERS
+    lock.close()
+    assert looks.at(1, id, 8) is Standing.GONE
+
+
+def test_held_lock_without_heartbeat_is_silence(folder: Folder, id: uuid.UUID) -> None:
+    """Stopped, or without its database: nobody sweeps it as long as it holds its lock."""
+    lock = folder.hold(id)
+    assert lock is not None
+    looks = Looks(folder)
+    assert [looks.at(now, id, 7) for now in (0, 9.9)] == [Standing.ANSWERS] * 2
+    assert looks.at(10, id, 7) is Standing.SILENT
+    assert looks.at(11, id, 8) is Standing.ANSWERS
+    lock.close()
+
+
+@pytest.mark.parametrize("heartbeat", [7, None])
+def test_still_heartbeat_of_elsewhere_is_death(folder: Folder, id: uuid.UUID, heartbeat: int | None) -> None:
+    looks = Looks(folder)
+    assert looks.at(0, id, heartbeat) is Standing.ANSWERS
+    assert looks.at(60, id, heartbeat) is Standing.GONE  # two looks a minute apart say as much as many
+    assert looks.at(61, id, 8) is Standing.ANSWERS
+
+
+def test_onlooker_forgets(folder: Folder) -> None:
+    looks = Looks(folder)
+    for _ in range(Onlooker.MOST + 5):
+        looks.at(0, uuid.uuid4(), 1)
+    assert len(looks.onlooker._seen) <= Onlooker.MOST

@@ -9,10 +9,19 @@ import pytest
 from django.db.models import Sum
 
 from billing import reports, rollups
-from billing.models import ApiKey, Attempt, RollupDue, UsageRecord, UsageRollup
+from billing.models import ApiKey, Attempt, RollupDue, UsageDay, UsageRecord
 from billing.money import parse
 from billing.usage import Part, TokenUsage
-from tests.billing.factories import USUAL, make_account, make_key, make_record, per_million, price, utc
+from tests.billing.factories import (
+    USUAL,
+    make_account,
+    make_adjustment,
+    make_key,
+    make_record,
+    per_million,
+    price,
+    utc,
+)
 
 NOVEMBER, DECEMBER = dt.date(2026, 11, 1), dt.date(2026, 12, 1)
 
@@ -42,7 +51,7 @@ def test_due_days_are_read_from_records(key: ApiKey) -> None:
 def test_clean_days_are_read_from_rollups(key: ApiKey) -> None:
     make_record(key, utc(2026, 11, 3))
     rollups.rebuild_due()
-    UsageRollup.objects.update(requests=7)
+    UsageDay.objects.update(requests=7)
     assert [row.requests for row in reports.usage_by_day_and_model(key.pk, NOVEMBER, DECEMBER)] == [7]
 
 
@@ -78,6 +87,33 @@ def test_budget_is_of_the_zones_month(db: None) -> None:
     make_record(key, utc(2026, 10, 31, 17))
     found = reports.budget(key, utc(2026, 10, 31, 18))
     assert (found.month, found.spent_nanos, found.remaining_nanos) == (NOVEMBER, parse("0.00163"), parse("0.00037"))
+
+
+def test_adjustments_are_inside_the_cost(key: ApiKey) -> None:
+    """Those about a request in the row of its model, of the day on which they were made; others on rows of no model."""
+    record = make_record(key, utc(2026, 11, 3))
+    make_adjustment(key, utc(2026, 11, 3), 5, record=record)
+    make_adjustment(key, utc(2026, 11, 7), 7, record=record, kind="correction")
+    make_adjustment(key, utc(2026, 11, 7), -3)
+    make_adjustment(key, utc(2026, 11, 7), -4, kind="goodwill")
+    make_adjustment(key, utc(2026, 11, 7), -99, kind="carried")
+    make_adjustment(key, utc(2026, 11, 7), -99, state="rejected", effective_at=None, day=None)
+    make_adjustment(make_key(key.account, "other"), utc(2026, 11, 3), -99)
+    found = reports.usage_by_day_and_model(key.pk, NOVEMBER, DECEMBER)
+    assert [(row.day.day, row.model, row.requests, row.cost_nanos, row.adjustment_nanos) for row in found] == [
+        (3, "gpt-5.6-sol", 1, parse("0.00163") + 5, 5),
+        (7, "", 0, -7, -7),
+        (7, "gpt-5.6-sol", 0, 7, 7),
+    ]
+    rollups.rebuild_due()
+    assert reports.usage_by_day_and_model(key.pk, NOVEMBER, DECEMBER) == found
+    assert reports.budget(key, utc(2026, 11, 9)).spent_nanos == cost(found)
+    assert (detail(key, record)["cost"], detail(key, record)["adjustments"]) == ("0.001630000", "0.000000012")
+
+
+def test_credits_leave_more_to_spend(key: ApiKey) -> None:
+    make_adjustment(key, utc(2026, 11, 7), parse("-0.05"))
+    assert reports.budget(key, utc(2026, 11, 9)).remaining_nanos == parse("0.06")
 
 
 def test_no_limit_leaves_nothing_to_remain(key: ApiKey) -> None:
@@ -123,6 +159,7 @@ def test_request_has_the_documented_shape(key: ApiKey) -> None:
         "service_tier": "default",
         "currency": "USD",
         "cost": "0.001630000",
+        "adjustments": "0.000000000",
         "cost_by_bucket": {"input": "0.000070000", "output": "0.001560000"},
         "unit_prices": {
             "input": "5.000000000",

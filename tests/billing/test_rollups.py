@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Count, Sum
 
 from billing import rollups
-from billing.models import ApiKey, RollupDue, UsageRecord, UsageRollup
+from billing.models import ApiKey, FlagRollup, RollupDue, UsageRecord, UsageRollup
 from billing.usage import BUCKETS, TokenUsage
 from tests.billing.factories import make_account, make_key, make_record, utc
 
@@ -172,3 +172,35 @@ def test_parallel_runs_agree() -> None:
     rollups.rebuild_due()
     assert summed(UsageRollup.objects, Sum("requests")) == summed(UsageRecord.objects, Count("*"))
     assert UsageRollup.objects.count() == 1
+
+
+FLAG_COLUMNS = ("day", "provider", "model", "flag", "records", "first_at", "last_at")
+
+
+def test_flags_are_rolled_up(key: ApiKey) -> None:
+    early, later = utc(2026, 11, 3, 8), utc(2026, 11, 3, 9)
+    make_record(key, early, flags=["unknown:a", "zero_with_output"])
+    make_record(key, later, flags=["unknown:a"])
+    make_record(key, later, flags=["unknown:a"], provider="beta")
+    make_record(key, utc(2026, 11, 4, 8), flags=["negative:output", "x" * 300])
+    make_record(key, later)
+    rollups.rebuild_due()
+    next_day, at = dt.date(2026, 11, 4), utc(2026, 11, 4, 8)
+    expected = {
+        (DAY, "acme-cloud", "gpt-5.6-sol", "unknown:a", 2, early, later),
+        (DAY, "acme-cloud", "gpt-5.6-sol", "zero_with_output", 1, early, early),
+        (DAY, "beta", "gpt-5.6-sol", "unknown:a", 1, later, later),
+        (next_day, "acme-cloud", "gpt-5.6-sol", "negative:output", 1, at, at),
+        (next_day, "acme-cloud", "gpt-5.6-sol", "x" * 200, 1, at, at),
+    }
+    assert set(FlagRollup.objects.values_list(*FLAG_COLUMNS)) == expected
+    rollups.rebuild(key.pk, DAY)
+    assert set(FlagRollup.objects.values_list(*FLAG_COLUMNS)) == expected
+
+
+def test_endless_flags_are_cut_off(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3), flags=["common"])
+    make_record(key, utc(2026, 11, 3), flags=[*(f"unknown:{n}" for n in range(rollups.MAX_FLAGS)), "common"])
+    rollups.rebuild_due()
+    assert FlagRollup.objects.count() == rollups.MAX_FLAGS
+    assert FlagRollup.objects.get(flag="common").records == 2

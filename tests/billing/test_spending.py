@@ -8,16 +8,16 @@ import threading
 
 import pytest
 from django.db import connection, connections, transaction
-from django.db.models import Sum
+from django.db.models import Q, Sum
 
 from billing import immutability, reports, rollups
 from billing.ledger import Ledger
-from billing.models import ApiKey, BudgetMonth, UsageRecord
+from billing.models import Adjustment, ApiKey, BudgetMonth, UsageRecord
 from billing.periods import next_month
 from billing.pricing import Rating
 from billing.reports import Spending
 from billing.spending import LARGEST
-from tests.billing.factories import make_account, make_key, make_record, unsaved_record, utc
+from tests.billing.factories import make_account, make_adjustment, make_key, make_record, unsaved_record, utc
 from tests.billing.ledger.conftest import StartLedger, start_ledger
 from tests.billing.ledger.entries import opening, settlement
 
@@ -40,8 +40,9 @@ def spent(key: ApiKey, month: dt.date = NOVEMBER) -> int:
 
 
 def summed(key: ApiKey, month: dt.date = NOVEMBER) -> int:
-    records = UsageRecord.objects.filter(api_key=key, day__gte=month, day__lt=next_month(month))
-    return records.aggregate(cost=Sum("cost_nanos"))["cost"] or 0
+    days = Q(api_key=key, day__gte=month, day__lt=next_month(month))
+    records = UsageRecord.objects.filter(days).aggregate(cost=Sum("cost_nanos"))["cost"] or 0
+    return records + (Adjustment.objects.filter(days).aggregate(nanos=Sum("amount_nanos"))["nanos"] or 0)
 
 
 def test_records_move_their_month(key: ApiKey) -> None:
@@ -103,6 +104,36 @@ def test_sums_are_exact_and_bounded(key: ApiKey) -> None:
     assert spent(key) == LARGEST
 
 
+def test_adjustments_move_their_month(key: ApiKey) -> None:
+    make_record(key, utc(2026, 11, 3), rating=rated(5))
+    make_adjustment(key, utc(2026, 11, 30, 15), -7)
+    make_adjustment(key, utc(2026, 11, 30, 17), 3)  # December in Taipei
+    assert reports.spendings([(key.pk, NOVEMBER), (key.pk, DECEMBER)]) == {
+        (key.pk, NOVEMBER): Spending(-2, 2),
+        (key.pk, DECEMBER): Spending(3, 1),
+    }
+
+
+def test_only_approval_moves_the_month(key: ApiKey) -> None:
+    nothing: dict[str, object] = {"effective_at": None, "day": None}
+    made = make_adjustment(key, utc(2026, 11, 3), -7, state="proposed", **nothing)
+    make_adjustment(key, utc(2026, 11, 3), -8, state="rejected", **nothing)
+    make_adjustment(key, utc(2026, 11, 3), -9, kind="carried")
+    assert not BudgetMonth.objects.exists()
+    Adjustment.objects.filter(pk=made.pk).update(
+        state="approved", effective_at=utc(2026, 12, 3), day=dt.date(2026, 12, 3)
+    )
+    assert (spent(key), spent(key, DECEMBER)) == (0, -7)
+    Adjustment.objects.filter(pk=made.pk).update(invoice=None)
+    assert [month.version for month in BudgetMonth.objects.all()] == [1]
+
+
+def test_credits_are_bounded_too(key: ApiKey) -> None:
+    for nanos in (-LARGEST, -1, 5):
+        make_adjustment(key, utc(2026, 11, 3), nanos)
+    assert spent(key) == -LARGEST + 5
+
+
 def test_reports_agree_with_the_month(key: ApiKey) -> None:
     chance = random.Random(7)
     for _ in range(60):
@@ -111,6 +142,7 @@ def test_reports_agree_with_the_month(key: ApiKey) -> None:
         )
         if chance.random() < 0.1:
             rollups.rebuild_due()
+            make_adjustment(key, utc(2026, chance.choice((10, 11, 12)), 3), chance.randint(-(10**9), 10**9))
     for month in (dt.date(2026, 10, 1), NOVEMBER, DECEMBER):
         found = reports.budget(key, dt.datetime(month.year, month.month, 9, tzinfo=dt.UTC))
         assert spent(key, month) == summed(key, month) == found.spent_nanos > 0

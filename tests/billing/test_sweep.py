@@ -19,7 +19,7 @@ from uuid_utils.compat import uuid7
 from billing import tasks
 from billing.ledger import BroughtObjects, Journal, Ledger, OpenRow
 from billing.ledger.encoding import reported_as_json
-from billing.models import ApiKey, GatewayProcess, OpenStream, RollupDue, StoredObject, UsageRecord
+from billing.models import ApiKey, GatewayProcess, MeterEvent, OpenStream, RollupDue, StoredObject, UsageRecord
 from billing.processes import Folder
 from billing.sweep import LOST_ANSWER, LOST_STREAM, Swept, as_checkpoint, lost_settlement, sweep, sweep_at_start
 from billing.usage import INPUT_ABSENT, OUTPUT_PLACEHOLDER, Part, ReportedUsage, TokenUsage
@@ -61,7 +61,9 @@ def make_stream(key: ApiKey, process: uuid.UUID, **fields: Any) -> OpenStream:
         "request_name": f"trace-{id.hex}", "process": process, "model": "gpt-5.6-sol", "wire_format": "messages",
         "stream": True, "provider": "acme", "upstream_model": "sol-2", "attempt": 2, "started_at": NOW,
         "counted_input": 9, "counted_output": 40, "last_output_at": NOW + dt.timedelta(seconds=3),
-        "checkpoint_at": NOW + dt.timedelta(seconds=4),
+        "checkpoint_at": NOW + dt.timedelta(seconds=4), "tier_asked": "flex", "retry_count": 1,
+        "attempt_started_at": NOW + dt.timedelta(seconds=1), "first_output_at": NOW + dt.timedelta(seconds=2),
+        "provider_request_id": "prov-1",
     }  # fmt: skip
     return OpenStream.objects.create(**{**given, **fields})
 
@@ -82,6 +84,21 @@ def test_lost_stream_gets_its_record(key: ApiKey, folder: Folder, dead: uuid.UUI
     assert (record.started_at, record.ended_at) == (NOW, stream.checkpoint_at)
     assert RollupDue.objects.get().day == record.day
     assert (OpenStream.objects.count(), GatewayProcess.objects.count(), folder.processes()) == (0, 0, set())
+
+
+def test_lost_stream_tells_what_it_knew(key: ApiKey, folder: Folder, dead: uuid.UUID) -> None:
+    """What was asked, when the first output came, and the attempt that was under way."""
+    reported = ReportedUsage(TokenUsage(input=9, output=33), raw={"output_tokens": 33})
+    stream = make_stream(key, dead, reported=reported_as_json(reported))
+    sweep(folder=folder)
+    record = UsageRecord.objects.get()
+    assert (record.tier_asked, record.retry_count, record.first_output_at) == ("flex", 1, stream.first_output_at)
+    attempt = record.attempts.get()
+    assert (attempt.number, attempt.provider, attempt.upstream_model) == (2, "acme", "sol-2")
+    assert (attempt.outcome, attempt.reason, attempt.status) == ("gateway_lost", LOST_STREAM, None)
+    assert (attempt.provider_request_id, attempt.usage) == ("prov-1", {"output_tokens": 33})
+    assert attempt.started_at == stream.attempt_started_at
+    assert (attempt.headers_ms, attempt.first_output_ms, attempt.duration_ms) == (None, 1000, 3000)
 
 
 def test_living_process_is_left_alone(key: ApiKey, folder: Folder) -> None:
@@ -273,6 +290,13 @@ class KEY:
         timezone, currency = "UTC", "USD"
 
 
+def test_lost_stream_keeps_its_factor(key: ApiKey, folder: Folder, dead: uuid.UUID) -> None:
+    make_stream(key, dead, count_factor_ppm=1_250_000)
+    sweep(folder=folder)
+    record = UsageRecord.objects.get()
+    assert (record.counted_output, record.count_factor_ppm, record.text_only) == (40, 1_250_000, False)
+
+
 def test_nothing_produced_costs_nothing() -> None:
     record = lost(last_output_at=None, counted_output=0, counted_input=0)
     assert (record.metering, record.rating.cost_nanos, record.ending) == ("none", 0, "gateway_lost")
@@ -314,11 +338,15 @@ def test_unknown_price_is_unpriced(key: ApiKey, folder: Folder, dead: uuid.UUID)
 
 
 def test_row_without_checkpoint_ends_as_it_began(key: ApiKey, folder: Folder, dead: uuid.UUID) -> None:
-    fresh = {"checkpoint_at": None, "last_output_at": None, "counted_input": 0, "counted_output": 0}
+    fresh = {
+        "checkpoint_at": None, "last_output_at": None, "first_output_at": None, "attempt_started_at": None,
+        "counted_input": 0, "counted_output": 0,
+    }  # fmt: skip
     make_stream(key, dead, **fresh)
     sweep(folder=folder)
     record = UsageRecord.objects.get()
     assert (record.ended_at, record.metering, record.cost_nanos) == (NOW, "none", 0)
+    assert (record.attempts.get().started_at, record.attempts.get().duration_ms) == (NOW, 0)
 
 
 # --- who calls it ---
@@ -358,3 +386,16 @@ def test_start_sweeps_until_it_can(
     sweep_at_start(threading.Event(), retry_s=0.01, once=away_at_first)
     assert (len(tries), UsageRecord.objects.count()) == (3, 1)
     assert "the sweep will be tried again: OperationalError" in caplog.text
+
+
+def test_sweep_leaves_a_note(key: ApiKey, folder: Folder, dead: uuid.UUID) -> None:
+    GatewayProcess.objects.create(id=dead, label="gw-2", started_at=NOW)
+    make_stream(key, dead)
+    Journal(folder.journal_path(dead)).append([settlement(opening(key)), settlement(opening(key))], {})
+    sweep(folder=folder)
+    kept = {event.kind: event for event in MeterEvent.objects.filter(process=dead)}
+    assert {kind: (event.count, event.detail) for kind, event in kept.items()} == {
+        "swept": (1, "gw-2"), "late": (2, "gw-2"),
+    }  # fmt: skip
+    sweep(folder=folder, are_silent=none_silent)
+    assert MeterEvent.objects.count() == 2

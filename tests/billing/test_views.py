@@ -28,6 +28,7 @@ def test_default_period_is_the_month(key: ApiKey) -> None:
         "requests": 1,
         "usage": {"input": 14, "cache_read": 0, "cache_write": 0, "cache_write_1h": 0, "output": 52, "reasoning": 0},
         "cost": "0.001630000",
+        "adjustments": "0.000000000",
         "unpriced": 0,
     }
     assert found == {
@@ -39,6 +40,7 @@ def test_default_period_is_the_month(key: ApiKey) -> None:
         "requests": 2,
         "usage": {"input": 28, "cache_read": 0, "cache_write": 0, "cache_write_1h": 0, "output": 104, "reasoning": 0},
         "cost": "0.003260000",
+        "adjustments": "0.000000000",
         "unpriced": 0,
         "data": [
             {"date": "2026-11-01", "model": "gpt-5.6-sol", **row},

@@ -523,7 +523,7 @@ def installed(database_url: str, models: int) -> Iterator[Stand]:
     with Provider(script) as provider:
         installation = Installation(database_url, **SETTINGS)
         try:
-            installation.must("migrate", "--verbosity", "0")
+            installation.migrate()
             installation.apply(configuration(provider.base_url, [model_entry(number) for number in range(models)]))
             yield Stand(installation, script, provider)
         finally:

@@ -14,16 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import psycopg
 import yaml
 from cryptography.fernet import Fernet
 
-from tests.settings import OURS
+from tests.settings import FOLDER, OURS
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMINGS = {
@@ -38,9 +39,11 @@ TIMINGS = {
 }
 """Short, so that no test waits for long."""
 SERVES_ON = re.compile(r"HopBase serves on http://127\.0\.0\.1:(\d+)")
-READY_S = 30
+READY_S = 60
 END_S = 15
 KEEPALIVE = b": hopbase-keepalive\n\n"
+MIGRATED = FOLDER / "migrated.sqlite3"
+"""The tables of the first installation of this process, from which the next ones take theirs: migrations are slow."""
 
 
 class Installation:
@@ -50,6 +53,7 @@ class Installation:
         self.folder = Path(tempfile.mkdtemp(prefix="hb-e2e-", dir="/tmp"))
         self.var_dir = self.folder / "var"
         self.database_url = database_url
+        self._kept, self._is_twin = "", False
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         self.environment = {
             **inherited,
@@ -66,8 +70,12 @@ class Installation:
 
     def manage(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, whatever its status."""
+        return self.run(sys.executable, "manage.py", *arguments, **settings)
+
+    def run(self, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Run any program within this installation's environment."""
         return subprocess.run(
-            [sys.executable, "manage.py", *arguments], cwd=ROOT, env={**self.environment, **settings},
+            command, cwd=ROOT, env={**self.environment, "PYTHONPATH": str(ROOT), **settings},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
@@ -77,6 +85,18 @@ class Installation:
         assert ended.returncode == 0, f"{arguments}: {ended.stdout}{ended.stderr}"
         return ended.stdout
 
+    def migrate(self) -> None:
+        """Make the tables."""
+        if self.database_url:
+            self.must("migrate", "--verbosity", "0")
+            return
+        if MIGRATED.exists():
+            self.var_dir.mkdir(mode=0o700)
+            shutil.copyfile(MIGRATED, self.sqlite_path)
+        else:
+            self.must("migrate", "--verbosity", "0")
+            shutil.copyfile(self.sqlite_path, MIGRATED)
+
     def apply(self, configuration: Mapping[str, Any]) -> str:
         """Apply a configuration file made of these values."""
         path = self.folder / "configuration.yaml"
@@ -84,9 +104,9 @@ class Installation:
         return self.must("apply", str(path))
 
     @contextlib.contextmanager
-    def serving(self, server: str, *arguments: str) -> Iterator[Gateway]:
+    def serving(self, server: str, *arguments: str, **settings: str) -> Iterator[Gateway]:
         """A gateway of this installation, ready, and ended at the end of the block."""
-        gateway = Gateway(self, server, *arguments)
+        gateway = Gateway(self, server, *arguments, **settings)
         RUNNING.append(gateway)
         try:
             gateway.wait_until_ready()
@@ -95,17 +115,43 @@ class Installation:
             RUNNING.remove(gateway)
             gateway.end()
 
+    def elsewhere(self) -> dict[str, str]:
+        """The settings of another host: the same database, a folder and an embedded Valkey of its own."""
+        folder = self.folder / f"host-{secrets.token_hex(3)}"
+        return {"HOPBASE_VAR_DIR": str(folder), "DATABASE_URL": self.database_url or f"sqlite:///{self.sqlite_path}"}
+
+    def keep(self) -> None:
+        """Keep the database as it is now for twins; nobody may be connected to it."""
+        if self.database_url:
+            self._kept = copied(self.database_url)
+        else:
+            shutil.copyfile(self.sqlite_path, self.folder / "kept.sqlite3")
+
+    def twin(self) -> Installation:
+        """The same configuration on a copy of the kept database, in a folder of its own: `remove` it."""
+        made = Installation(copied(self._kept) if self.database_url else "")
+        own = {"HOPBASE_VAR_DIR": str(made.var_dir), "DATABASE_URL": made.database_url}
+        made.environment, made._is_twin = {**self.environment, **own}, True
+        if not self.database_url:
+            made.var_dir.mkdir(mode=0o700)
+            shutil.copyfile(self.folder / "kept.sqlite3", made.sqlite_path)
+        return made
+
+    @property
+    def sqlite_path(self) -> Path:
+        return self.var_dir / "hopbase.sqlite3"
+
     def query(self, sql: str) -> list[Any]:
         """Read the database itself, past the product."""
         if self.database_url:
             with psycopg.connect(self.database_url) as connection:
                 return connection.execute(sql).fetchall()
-        with contextlib.closing(
-            sqlite3.connect(f"file:{self.var_dir}/hopbase.sqlite3?mode=ro", uri=True)
-        ) as connection:
+        with contextlib.closing(sqlite3.connect(f"file:{self.sqlite_path}?mode=ro", uri=True)) as connection:
             return connection.execute(sql).fetchall()
 
     def remove(self) -> None:
+        if self._is_twin and self.database_url:
+            drop(self.database_url)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def files_with(self, texts: Mapping[str, str], besides: str = "") -> list[str]:
@@ -119,6 +165,24 @@ class Installation:
         return found
 
 
+def copied(url: str) -> str:
+    """A copy of a PostgreSQL database that nobody is connected to, on the same server; returns its URL."""
+    name = f"copy_{secrets.token_hex(6)}"
+    with psycopg.connect(_beside(url, "postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {urlsplit(url).path.lstrip('/')}")
+    return _beside(url, name)
+
+
+def drop(url: str) -> None:
+    """Drop a PostgreSQL database, whoever is still connected."""
+    with psycopg.connect(_beside(url, "postgres"), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {urlsplit(url).path.lstrip('/')} WITH (FORCE)")
+
+
+def _beside(url: str, name: str) -> str:
+    return urlsplit(url)._replace(path=f"/{name}").geturl()
+
+
 RUNNING: list[Gateway] = []
 """The gateways whose logs are shown beside a failure."""
 
@@ -126,13 +190,15 @@ RUNNING: list[Gateway] = []
 class Gateway:
     """A running `manage.py serve`."""
 
-    def __init__(self, installation: Installation, server: str, *arguments: str) -> None:
+    def __init__(self, installation: Installation, server: str, *arguments: str, **settings: str) -> None:
         self.installation, self.server = installation, server
         self.log_path = installation.folder / f"serve-{server}-{secrets.token_hex(3)}.log"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "serve", "--port", "0", "--server", server, *arguments],
-                cwd=ROOT, env=installation.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=ROOT, env={**installation.environment, **settings},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,  # a group of its own, so that a test can signal all of it
             )  # fmt: skip
         self.port = 0
         self._client = httpx.Client(timeout=30)
@@ -206,6 +272,28 @@ class Gateway:
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+
+def family(pid: int) -> set[int]:
+    """A process and all that descend from it."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended just now
+            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def living(pids: Iterable[int]) -> set[int]:
+    """Those of the processes that have not ended."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.add(pid)
+    return found
 
 
 def used(record: Mapping[str, Any]) -> dict[str, int]:

@@ -83,11 +83,12 @@ class RawClient:
         self.headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         self._take(rest)
 
-    def read_until(self, text: bytes) -> bytes:
-        """Read the stream until a text is in it; returns what the body holds then."""
+    def read_until(self, text: bytes, beyond: int = 0) -> bytes:
+        """Read the stream until a text is in it, `beyond` so many bytes; returns what the body holds then."""
         if not self.status:
             self.read_head()
-        while text not in self.body:
+        assert self.status == 200, self._received
+        while text not in self.body[beyond:]:
             assert not self._dechunker.over, self.body
             self._take(self._read())
         return self.body

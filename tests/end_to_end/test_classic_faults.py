@@ -207,7 +207,9 @@ CASES = {
     "500 once": Case(("status 500", "answer"), (FIRST, FIRST), ANSWERED, "complete", routes=1),
     "503 for good": Case(("status 503",) * 3, (FIRST, SECOND), ERROR, "provider_error"),
     "reset before headers": Case(("reset before headers", "answer"), (FIRST, FIRST), ANSWERED, "complete", routes=1),
-    "no answer at all": Case(("no answer",), (FIRST,), ERROR, "timed_out", (STALL_S, STALL_S + AT_ONCE_S), routes=1),
+    "no answer at all": Case(
+        ("no answer",), (FIRST,), ERROR, "timed_out", (1, 1 + AT_ONCE_S), routes=1, stall_s=BEFORE_HEADERS_S - 1
+    ),
     "no answer anywhere": Case(
         ("no answer", "no answer"),
         (FIRST, SECOND),

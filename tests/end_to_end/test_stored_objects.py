@@ -109,7 +109,7 @@ def database_url() -> Iterator[str]:
 def own(database_url: str, upstream: Provider) -> Iterator[Installation]:
     made = Installation(database_url, PROVIDER_KEY=PROVIDER_KEY)
     try:
-        made.must("migrate", "--verbosity", "0")
+        made.migrate()
         made.apply(configuration(upstream.base_url))
         yield made
     finally:

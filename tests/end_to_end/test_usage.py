@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -78,6 +79,16 @@ def test_key_sees_its_models_only(gateway: Gateway) -> None:
 def test_health_is_told(gateway: Gateway) -> None:
     assert gateway.get("/healthz").status_code == 200
     assert gateway.get("/readyz").status_code == 200
+
+
+def test_meter_is_told(gateway: Gateway) -> None:
+    """It is read in a thread; before the first reading it says nothing."""
+    deadline = time.monotonic() + 10
+    while 'hopbase_meter_check{check="dropped"} 0.0' not in (told := gateway.get("/metrics").text):
+        assert time.monotonic() < deadline, told
+        time.sleep(0.05)
+    assert "hopbase_unpriced_records" in told
+    assert "hopbase_ledger_dropped_total 0.0" in told
 
 
 def test_metrics_answer_loopback_alone(gateway: Gateway, key: str) -> None:

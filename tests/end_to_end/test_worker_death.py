@@ -1,98 +1,177 @@
-"""A Celery worker that is killed in the middle of a roll-up, a redelivered task, a second beat: the same numbers."""
+"""Celery workers that are killed in the middle of an issue and of a roll-up; what they had is delivered again, to two
+workers with a beat each: every number is what it would have been.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import subprocess
 import sys
-import time
-import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
 from tests.end_to_end.conftest import KEYS
 from tests.end_to_end.formats import CHAT, PATHS, request
+from tests.end_to_end.freezing import wait_until
 from tests.end_to_end.product import ROOT, Gateway, Installation
 
-KEY = KEYS["worker"]
-SUM = "SELECT coalesce(sum(requests), 0), coalesce(sum(cost_nanos), 0) FROM {} WHERE api_key_id = {}"
+FIRST, SECOND = "drain", "worker"
+"""Two keys: the second's work is held up when the first's is done. Roll-ups go by id, invoices by name."""
+READY_S = 60
+ROLL_UP, ISSUE = "billing.tasks.rebuild_rollups", "billing.tasks.run_invoices"
+PREPARE = """
+from django.utils import timezone
+from billing import invoice_runs, invoices, tasks
+from billing.models import UsageRecord
+tasks.rebuild_rollups.delay()
+month = UsageRecord.objects.latest("ended_at").day
+drafts = sorted(invoices.draft(month, now=timezone.now()), key=lambda draft: draft.key_name)
+invoice_runs.ask_issue(month, drafts, by=None)
+print([draft.key_name for draft in drafts])
+"""
+"""Ask for the roll-up, and for the issue of both keys' drafts."""
+
+
+class Worker:
+    """A running worker, which takes one task at a time."""
+
+    def __init__(self, installation: Installation, name: str, app: str, *arguments: str) -> None:
+        self.log_path = installation.folder / f"worker-{name}.log"
+        command = ["-m", "celery", "-A", app, "worker", "--pool", "solo", "--loglevel", "INFO"]
+        schedule = str(installation.folder / f"beat-{name}")
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *command, "--hostname", f"{name}@here", "--schedule", schedule, *arguments],
+                cwd=ROOT, env=installation.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def received(self, task: str) -> set[str]:
+        """The ids of the messages of a task that it took."""
+        return set(re.findall(rf"Task {re.escape(task)}\[([0-9a-f-]+)\] received", self.log))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """As an operator ends it, so that its beat goes too."""
+        self.process.terminate()
+        self.process.wait(READY_S)
 
 
 @contextlib.contextmanager
-def worker(installation: Installation) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker without beat, which takes one task at a time."""
-    with (installation.folder / f"worker-{uuid.uuid4().hex[:6]}.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "hopbase_site", "worker", "--pool", "solo", "--loglevel", "INFO"],
-            cwd=ROOT, env=installation.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def send(installation: Installation, times: int) -> None:
-    """Ask for a roll-up so many times, as two beats and a redelivery would."""
-    code = "from billing.tasks import rebuild_rollups\n" + "rebuild_rollups.delay()\n" * times
-    installation.must("shell", "--no-imports", "--command", code)
-
-
-@contextlib.contextmanager
-def held_up(installation: Installation, key_id: int) -> Iterator[Callable[[], bool]]:
-    """Let no roll-up of a key get to its end while the block runs; what is given says whether one waits there."""
+def held_up(installation: Installation, rows: str) -> Iterator[Callable[[], bool]]:
+    """Let nobody change some rows while the block runs (SQLite: any); says whether somebody waits for them."""
     if installation.database_url:
         with (
             psycopg.connect(installation.database_url) as connection,
             psycopg.connect(installation.database_url, autocommit=True) as observer,
         ):
-            connection.execute(f"SELECT 1 FROM billing_usagerollup WHERE api_key_id = {key_id} FOR UPDATE")
+            connection.execute(f"SELECT 1 FROM {rows} FOR UPDATE")
             waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             yield lambda: bool((observer.execute(waits).fetchone() or (0,))[0])
             connection.rollback()
         return
-    path = f"{installation.var_dir}/hopbase.sqlite3"
-    with contextlib.closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as connection:
+    with contextlib.closing(sqlite3.connect(installation.sqlite_path, timeout=10, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
-        log = installation.folder
-        yield lambda: any("rebuild_rollups" in file.read_text() for file in log.glob("worker-*.log"))
+        yield lambda: True
         connection.execute("ROLLBACK")
 
 
-def wait_until(so: Callable[[], object], within_s: float = 30) -> None:
-    deadline = time.monotonic() + within_s
-    while not so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def ask(gateway: Gateway, key: str) -> None:
+    answer = gateway.post(PATHS[CHAT], KEYS[key], request(CHAT, "plain", "Hello?"))
+    gateway.record(answer.headers["x-request-id"], KEYS[key])
 
 
-@pytest.mark.usefixtures("database_url")
-def test_killed_worker_changes_no_number(uvicorn: Gateway, installation: Installation) -> None:
-    def ask() -> None:
-        answer = uvicorn.post(PATHS[CHAT], KEY, request(CHAT, "plain", "Hello?"))
-        uvicorn.record(answer.headers["x-request-id"], KEY)
+@pytest.fixture
+def own(installation: Installation) -> Iterator[Installation]:
+    twin = installation.twin()
+    try:
+        yield twin
+    finally:
+        twin.remove()
 
-    ask()
-    installation.must("shell", "--no-imports", "--command", "from billing import rollups; rollups.rebuild_due()")
-    ask()
-    [(key_id,)] = installation.query("SELECT id FROM billing_apikey WHERE name = 'worker'")
-    due = f"SELECT count(*) FROM billing_rollupdue WHERE api_key_id = {key_id}"
-    send(installation, 3)
-    with worker(installation) as first, held_up(installation, key_id) as waits:
-        wait_until(waits)
-        first.kill()
-        first.wait()
-    assert int(installation.query(due)[0][0]) == 1
-    with worker(installation):
-        send(installation, 2)
-        wait_until(lambda: int(installation.query(due)[0][0]) == 0)
-        time.sleep(0.5)
-    rolled, recorded = (installation.query(SUM.format(table, key_id))[0] for table in (
-        "billing_usagerollup", "(SELECT 1 AS requests, cost_nanos, api_key_id FROM billing_usagerecord) AS records",
-    ))  # fmt: skip
-    assert tuple(map(int, rolled)) == tuple(map(int, recorded))
-    assert int(rolled[0]) == 2
+
+def ids(installation: Installation) -> dict[str, int]:
+    rows = installation.query("SELECT name, id FROM billing_apikey")
+    return {name: int(id) for name, id in rows}
+
+
+def killed_within(installation: Installation, rows: str, task: str, name: str) -> Worker:
+    """A worker that was killed while it waited in a task."""
+    with held_up(installation, rows) as waits:
+        worker = Worker(installation, name, "hopbase_site")
+        try:
+            wait_until(lambda: worker.received(task) and waits(), READY_S)
+        finally:
+            worker.kill()
+    return worker
+
+
+@contextlib.contextmanager
+def two_beats(installation: Installation) -> Iterator[tuple[Worker, Worker]]:
+    """Two workers with a beat each, to which comes soon what others did not finish."""
+    workers = tuple(Worker(installation, name, "tests.end_to_end.hasty", "--beat") for name in ("one", "two"))
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+@pytest.mark.slow
+def test_killed_workers_change_no_number(own: Installation) -> None:
+    with own.serving("uvicorn") as gateway:
+        for key in (FIRST, SECOND, SECOND):
+            ask(gateway, key)
+        assert str([FIRST, SECOND]) in own.must("shell", "--no-imports", "--command", PREPARE)
+        second = ids(own)[SECOND]
+        rolling = killed_within(own, f"billing_rollupdue WHERE api_key_id = {second}", ROLL_UP, "rolling")
+        issuing = killed_within(own, f"billing_invoice WHERE api_key_id = {second}", ISSUE, "issuing")
+        if own.database_url:  # there they were half through: the first key's are done, the second's are not
+            assert whole(own, "SELECT DISTINCT api_key_id FROM billing_rollupdue") == [(second,)]
+            assert own.query("SELECT status FROM billing_invoice ORDER BY status") == [("draft",), ("open",)]
+        with two_beats(own) as workers:
+            wait_until(lambda: own.query("SELECT state FROM billing_invoicerun") == [("done",)], READY_S)
+            for key in (FIRST, SECOND):
+                ask(gateway, key)
+            wait_until(lambda: not own.query("SELECT 1 FROM billing_rollupdue"), READY_S)
+            wait_until(lambda: all("due task rebuild-rollups" in worker.log for worker in workers), READY_S)
+    for task, killed in ((ROLL_UP, rolling), (ISSUE, issuing)):
+        assert killed.received(task) <= set.union(*(worker.received(task) for worker in workers))
+    assert_numbers(own)
+
+
+def assert_numbers(installation: Installation) -> None:
+    """Roll-ups and records agree; each key has one invoice with its number, which has its records and no others."""
+    keys = ids(installation)
+    rolled = "SELECT api_key_id, sum(requests), sum(cost_nanos) FROM billing_usagerollup GROUP BY api_key_id"
+    recorded = "SELECT api_key_id, count(*), sum(cost_nanos) FROM billing_usagerecord GROUP BY api_key_id"
+    assert whole(installation, rolled) == whole(installation, recorded)
+    assert {row[:2] for row in whole(installation, recorded)} == {(keys[FIRST], 2), (keys[SECOND], 3)}
+    invoices = "SELECT api_key_id, number, status FROM billing_invoice ORDER BY number"
+    found = [(int(key), number.rpartition("-")[2], status) for key, number, status in installation.query(invoices)]
+    assert found == [(keys[FIRST], "000001", "open"), (keys[SECOND], "000002", "open")]
+    claimed = (
+        "SELECT i.api_key_id, count(*), sum(r.cost_nanos) FROM billing_usagerecord r"
+        " JOIN billing_invoice i ON i.id = r.invoice_id GROUP BY i.api_key_id"
+    )
+    lines = (
+        "SELECT i.api_key_id, sum(l.exact_nanos) FROM billing_invoiceline l"
+        " JOIN billing_invoice i ON i.id = l.invoice_id GROUP BY i.api_key_id"
+    )
+    assert {row[:2] for row in whole(installation, claimed)} == {(keys[FIRST], 1), (keys[SECOND], 2)}
+    assert {(key, cost) for key, _, cost in whole(installation, claimed)} == set(whole(installation, lines))
+
+
+def whole(installation: Installation, sql: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(int(value) for value in row) for row in installation.query(sql))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ READERS: dict[str, Callable[[], Any]] = {
     "flag": lambda: environment.flag(NAME, False),
     "seconds": lambda: environment.seconds(NAME, 10.0),
     "count": lambda: environment.count(NAME, 3),
+    "amount": lambda: environment.amount(NAME, Decimal(100)),
     "networks": lambda: environment.networks(NAME),
     "bounds": lambda: environment.bounds(NAME, (90, 150)),
     "items": lambda: environment.items(NAME, ["a"]),
@@ -31,6 +33,8 @@ READERS: dict[str, Callable[[], Any]] = {
         ("flag", "off", False),
         ("seconds", " 2.5 ", 2.5),
         ("count", "7", 7),
+        ("amount", "12.5", Decimal("12.5")),
+        ("amount", "0", Decimal(0)),
         ("networks", "10.0.0.0/8, ::1", [ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("::1")]),
         ("bounds", "1, 600", (1, 600)),
         ("items", "a, b,", ["a", "b"]),
@@ -53,6 +57,10 @@ def test_value_is_read(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, 
         ("seconds", "nan", "a number of seconds above 0"),
         ("count", "1.5", "a whole number above 0"),
         ("count", "0", "a whole number above 0"),
+        ("amount", "-1", "an amount of 0 or more"),
+        ("amount", "nan", "an amount of 0 or more"),
+        ("amount", "1e99", "an amount of 0 or more"),
+        ("amount", "0.0000000001", "an amount of 0 or more"),
         ("networks", "10.0.0.1/8", "a list of networks"),
         ("bounds", "5", "two whole numbers"),
         ("bounds", "9,5", "two whole numbers"),
@@ -97,3 +105,21 @@ def test_postgresql_uses_a_pool() -> None:
     assert (found["HOST"], found["PORT"], found["NAME"], found["PASSWORD"]) == ("h", 5433, "d", "p@w")
     assert found["OPTIONS"]["pool"]["max_size"] == 10
     assert found["CONN_MAX_AGE"] == 0
+
+
+@pytest.mark.parametrize("url", ["", "https://hooks.example/a?b=c", "http://127.0.0.1:9000", "http://[::1]:9000/x"])
+def test_web_address_is_read(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv(NAME, f" {url} ")
+    assert environment.web_address(NAME) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3cret", "ftp://s3cret.example", "https://", "https://user:s3cret@hooks.example", "http://s3cret.example:99999",
+     "http://a b/s3cret", "http://s3cret.example/é", "http://[s3cret"],
+)  # fmt: skip
+def test_web_address_faults_hide_it(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv(NAME, url)
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} is no whole URL") as fault:
+        environment.web_address(NAME)
+    assert "s3cret" not in str(fault.value)

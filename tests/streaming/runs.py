@@ -153,7 +153,7 @@ def make_run(wire_format: str, send, *, stream: bool = True, request: dict | Non
     return Run(
         id=uuid.uuid4(), wire=wire, facts=wire.read_request(raw), raw=raw, key=key(),
         model=model(route(1), stall_s=stall_s, total_timeout_s=1), client=Client(send, name, loop.time),
-        count=StreamCount(claude=False), headers=[], query="", started_at=dt.datetime.now(dt.UTC),
+        count=StreamCount(), headers=[], query="", started_at=dt.datetime.now(dt.UTC),
     )  # fmt: skip
 
 

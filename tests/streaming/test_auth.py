@@ -19,10 +19,10 @@ async def nobody(digest):
     return None
 
 
-async def ask(entry, *, secret=SECRET, address=HERE, look_up=nobody):
+async def ask(entry, *, secret=SECRET, address=HERE, look_up=nobody, used=lambda digest, at: None):
     known = {keys.digest(SECRET, "pepper"): entry} if entry else {}
     headers = {b"authorization": f"Bearer {secret}".encode()}
-    return await authenticate(headers, address, NOW, lambda digest, now: known.get(digest), look_up, "pepper")
+    return await authenticate(headers, address, NOW, lambda digest, now: known.get(digest), look_up, "pepper", used)
 
 
 async def test_known_key_is_let_in():
@@ -42,6 +42,15 @@ async def test_key_that_may_not_is_refused(fields, code):
     with pytest.raises(ApiError) as refused:
         await ask(key(**fields))
     assert refused.value.error.code == code
+
+
+async def test_use_is_noted_of_who_is_let_in():
+    uses = []
+    await ask(key(), used=lambda digest, at: uses.append((digest, at)))
+    for stopped in (key(revoked=True), key(expires_at=NOW - 1), None):
+        with pytest.raises(ApiError):
+            await ask(stopped, used=lambda digest, at: uses.append((digest, at)))
+    assert uses == [(keys.digest(SECRET, "pepper"), NOW)]
 
 
 async def test_unknown_key_is_looked_up_once():

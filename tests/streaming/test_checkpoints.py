@@ -11,6 +11,7 @@ import pytest
 from billing.ledger import ProcessRow, Told
 from streaming.checkpoints import Checkpoints
 from streaming.counting import Counting, StreamCount
+from streaming.protocols.meter import InputContent
 from streaming.protocols.tokens import count
 from streaming.runs import Live
 from streaming.settlement import open_row
@@ -40,6 +41,13 @@ class Ledger:
         return done
 
 
+def upstream_call(number, provider_request_id=""):
+    began = START + dt.timedelta(seconds=number)
+    return SimpleNamespace(
+        number=number, route=route(number), started_at=began, provider_request_id=provider_request_id
+    )
+
+
 @pytest.fixture
 def counting():
     counting = Counting()
@@ -64,7 +72,7 @@ class Scene:
 
         run = make_run(wire, send)
         run.opened = open_row(run.id, "req_1", None, PROCESS.id, run.key, run.facts, wire, route(1), START)
-        run.attempts = [SimpleNamespace(number=1, route=route(1))]
+        run.attempts = [upstream_call(1)]
         said = SimpleNamespace(**{"produced": True, "texts": {0: "Hello there, "}, "reported": None, **meter})
         said.usage = lambda: said.reported
         said.take_texts = lambda: said.__dict__.pop("texts", {})
@@ -100,11 +108,11 @@ async def test_new_text_is_counted(scene):
 
 async def test_claude_counts_are_scaled(scene):
     run, said = scene.stream()
-    run.count = StreamCount(claude=True)
+    run.count = StreamCount(1_250_000)
     said.texts = {0: "word " * 100}
     [row] = (await scene.round()).rows
-    assert row.counted_output == round(count("word " * 100) * 1.1)
-    assert row.counted_input == round(run.count.input * 1.1)
+    assert row.counted_output == 126  # 101 of o200k
+    assert row.counted_input == 4  # 3 of o200k
 
 
 async def test_input_is_counted_once(scene):
@@ -116,6 +124,43 @@ async def test_input_is_counted_once(scene):
     said.texts = {0: "more"}
     assert (await scene.round()).rows[0].counted_input == before
     assert scene.released == [run]
+
+
+async def test_images_are_not_scaled():
+    """A picture's tokens are by the provider's own rule."""
+    stream = StreamCount(2_000_000)
+    stream.hand_over({}, lambda: InputContent(["hello world"], image_tokens=1_334))
+    stream.count_input()
+    assert stream.so_far() == (4 + 1_334, 0)
+
+
+async def test_long_input_delays_no_checkpoint(scene):
+    """It comes with a later one; the body stays until then."""
+    run, said = scene.stream()
+    gate = Future()
+    read, run.wire = run.wire.input_content, SimpleNamespace(input_content=lambda body: gate.result() or read(body))
+    [row] = (await scene.round()).rows
+    assert (row.counted_input, row.counted_output) == (0, count("Hello there, "))
+    assert scene.released == []
+    said.texts = {0: "and more."}
+    [row] = (await scene.round()).rows
+    assert (row.counted_input, row.counted_output) == (0, count("Hello there, and more."))
+    gate.set_result(None)
+    async with asyncio.timeout(5):
+        while not scene.released:
+            await asyncio.sleep(0.01)
+    [row] = (await scene.round()).rows
+    assert row.counted_input > 0
+    assert (await scene.round()).rows == ()
+
+
+async def test_uncountable_input_spares_the_output(scene, caplog):
+    run, _ = scene.stream()
+    run.wire = SimpleNamespace(input_content=lambda body: 1 / 0)
+    [row] = (await scene.round()).rows
+    assert (row.counted_input, row.counted_output) == (0, count("Hello there, "))
+    assert f"the input of {run.id} cannot be counted: ZeroDivisionError" in caplog.text
+    assert scene.released == []
 
 
 async def test_body_stays_before_output(scene):
@@ -131,18 +176,37 @@ async def test_silence_is_a_heartbeat_alone(scene):
     assert (first.heartbeat, second.heartbeat, third.heartbeat) == (1, 2, 3)
 
 
-@pytest.mark.parametrize("change", ["attempt", "usage", "output"])
+@pytest.mark.parametrize("change", ["attempt", "usage", "output", "provider's id"])
 async def test_any_change_is_told(scene, change):
     run, said = scene.stream()
     await scene.round()
     if change == "attempt":
-        run.attempts.append(SimpleNamespace(number=2, route=route(2)))
+        run.attempts.append(upstream_call(2))
     elif change == "usage":
         said.reported = object()
+    elif change == "provider's id":
+        run.attempts[-1].provider_request_id = "prov-1"
     else:
         run.live.last_output = 99.5
     [row] = (await scene.round()).rows
     assert (row.attempt == 2, row.provider == "provider-2") == (change == "attempt", change == "attempt")
+
+
+async def test_attempt_under_way_is_told(scene):
+    """What a sweep needs for the attempt of a stream that is lost."""
+    run, _ = scene.stream()
+    run.attempts = [upstream_call(1, "prov-1"), upstream_call(2, "prov-2")]
+    run.first_output_at = START + dt.timedelta(seconds=3)
+    [row] = (await scene.round()).rows
+    assert (row.attempt, row.attempt_started_at) == (2, START + dt.timedelta(seconds=2))
+    assert (row.provider_request_id, row.first_output_at) == ("prov-2", run.first_output_at)
+
+
+async def test_nothing_produced_has_no_first_output(scene):
+    _, said = scene.stream(produced=False, texts={})
+    said.reported = object()
+    [row] = (await scene.round()).rows
+    assert (row.first_output_at, row.last_output_at) == (None, None)
 
 
 async def test_admission_is_not_told_again(scene):
@@ -230,5 +294,5 @@ async def test_real_stream_counts_to_its_end(counting):
     halves = [{key: text[: len(text) // 2] for key, text in texts.items()}]
     halves.append({key: text[len(text) // 2 :] for key, text in texts.items()})
     outcome.run.count.hand_over(halves[0])
-    await asyncio.wrap_future(counting.submit(outcome.run.count.count_waiting))
+    await asyncio.wrap_future(counting.submit(outcome.run.count.count_output))
     assert (await asyncio.wrap_future(counting.totals(outcome.run.count, halves[1])))[1] == whole

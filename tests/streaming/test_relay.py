@@ -101,6 +101,7 @@ async def test_cut_after_output_is_an_error_event(wire, how):
     assert tail.count(b"\n\n") == 1
     assert b"Response stream interrupted, please retry" in tail
     assert outcome.run.ending == "provider_cut"
+    assert [attempt.outcome for attempt in outcome.run.attempts] == ["cut"]
     assert len(outcome.upstream.calls) == 1
     assert cut.closed
 
@@ -153,6 +154,17 @@ async def test_interruption_after_output_is_told(wire, why, ending):
     assert outcome.run.ending == ending
     assert outcome.complete
     assert b'"error"' in outcome.body[len(PRELUDE[wire] + OUTPUT[wire]) :]
+    [attempt] = outcome.run.attempts
+    assert (attempt.outcome, attempt.reason) == ("stalled" if why == "stalled" else "stopped", why)
+
+
+@pytest.mark.parametrize(("why", "header"), [("stopped", "false"), ("shutdown", None)])
+async def test_stop_is_not_retried(why, header):
+    """What an operator stops before anything is committed does not come back by an SDK's retries."""
+    outcome = await relayed("messages", ScriptedAnswer("hang"), watch=Watch(why))
+    assert (outcome.status, outcome.run.ending) == (503, why)
+    assert outcome.headers.get("x-should-retry") == header
+    assert [attempt.outcome for attempt in outcome.run.attempts] == ["stopped"]
 
 
 async def test_finished_chat_gets_its_done():
@@ -163,11 +175,34 @@ async def test_finished_chat_gets_its_done():
     assert outcome.run.ending == "complete"
 
 
+@pytest.mark.parametrize(("piece", "is_silence"), [(b"x" * 10, False), (b": wait\n\n", True)])
+async def test_slow_event_is_no_silence(piece, is_silence):
+    """After its finish a stream is over once nothing comes: parts of a large event are something, comments are not."""
+    wire, watch, ages = "chat_completions", set(), []
+
+    class Slow(ScriptedAnswer):
+        async def _play(self):
+            yield PRELUDE[wire] + OUTPUT[wire] + chunk(finish_reason="stop")
+            yield b": a comment\n\n" if is_silence else b'data: {"choices":[],"moderation":"'
+            for _ in range(5):
+                await asyncio.sleep(0.02)
+                yield piece
+                (live,) = watch
+                ages.append(asyncio.get_running_loop().time() - live.last_event)
+            yield b"data: [DONE]\n\n" if is_silence else b'"}\n\ndata: [DONE]\n\n'
+
+    outcome = await relayed(wire, Slow(), watch=watch)
+    assert outcome.run.ending == "complete"
+    assert (b"moderation" in outcome.body) is not is_silence
+    assert (max(ages) > 0.08) is is_silence
+
+
 @pytest.mark.parametrize("why", ["slow_reader", "drained"])
 async def test_vanished_client_gets_no_event(why):
     wire = "messages"
     outcome = await relayed(wire, ScriptedAnswer(PRELUDE[wire], OUTPUT[wire], "hang"), watch=Watch(why))
     assert outcome.run.ending == "client_left"
+    assert [attempt.outcome for attempt in outcome.run.attempts] == ["client_left"]
     assert not outcome.complete
 
 
@@ -223,6 +258,7 @@ async def test_error_event_after_output_passes():
     shown = PRELUDE["messages"] + OUTPUT["messages"] + error
     outcome = await relayed("messages", ScriptedAnswer(shown, "hang"))
     assert (outcome.body, outcome.run.ending, outcome.complete) == (shown, "provider_error", True)
+    assert [(attempt.outcome, attempt.reason) for attempt in outcome.run.attempts] == [("failed", "Overloaded")]
 
 
 async def test_whole_answer_passes_untouched():

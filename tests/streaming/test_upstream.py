@@ -14,7 +14,6 @@ from streaming.upstream import (
     Resolver,
     Upstream,
     inflated,
-    is_refused,
     passed_headers,
     request_headers,
 )
@@ -209,18 +208,6 @@ async def test_answer_over_the_limit_is_refused(upstream):
         with pytest.raises(AttemptFailed, match="larger than 2 bytes"):
             await answer.read(2)
         await answer.aclose()
-
-
-@pytest.mark.parametrize(
-    ("address", "refused"),
-    [
-        ("169.254.169.254", True), ("fe80::1", True), ("fe80::1%eth0", True), ("fd00:ec2::254", True),
-        ("100.100.100.200", True), ("::ffff:169.254.169.254", True),
-        ("127.0.0.1", False), ("10.0.0.1", False), ("203.0.113.7", False), ("fd00::1", False),
-    ],
-)  # fmt: skip
-def test_metadata_addresses_are_refused(address, refused):
-    assert is_refused(address) is refused
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]"])

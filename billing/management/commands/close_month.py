@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from billing import invoices, money, rollups
+from billing import audit, invoices, money, month_close
 from billing.models import Invoice
 from billing.periods import parse_month
 
@@ -28,11 +28,12 @@ class Command(BaseCommand):
         )
         parser.add_argument("--json", action="store_true", dest="as_json", help="print the month's invoices as JSON")
 
+    @audit.acting("close_month")
     def handle(self, *args: Any, month: str, issue: bool, as_json: bool, **options: Any) -> None:
         now = timezone.now()
         first = _month(month, now)
-        rebuilt = rollups.rebuild_due()
-        drafted = invoices.draft(first, now=now)
+        rebuilt = month_close.roll_up()
+        drafted = month_close.draft(first, now=now)
         self.stderr.write(f"{month}: {rebuilt} days rolled up, {len(drafted)} invoices drafted")
         reasons = self._issue(drafted, now) if issue else []
         self._print(list(invoices.of_month(first).prefetch_related("lines")), as_json)
@@ -41,16 +42,11 @@ class Command(BaseCommand):
 
     def _issue(self, drafted: list[Invoice], now: dt.datetime) -> list[str]:
         """Issue what can be issued; returns why the rest cannot."""
-        reasons: list[str] = []
-        for invoice in drafted:
-            try:
-                issued = invoices.issue(invoice.pk, now=now)
-            except invoices.IssueBlocked as blocked:
-                reasons.extend(blocked.reasons)
-                continue
+        outcome = month_close.issue(drafted, now=now)
+        for issued in outcome.issued:
             if note := invoices.warning(issued, now=now):
                 self.stderr.write(f"warning: {note}")
-        return reasons
+        return outcome.reasons
 
     def _print(self, found: list[Invoice], as_json: bool) -> None:
         if as_json:

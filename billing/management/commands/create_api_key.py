@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from billing import keys
+from billing.audit import acting
 from billing.models import Account
 
 
@@ -18,6 +19,7 @@ class Command(BaseCommand):
         parser.add_argument("--account", required=True, help="the account's name")
         parser.add_argument("--name", required=True, help="the key's name, once per account")
 
+    @acting("create_api_key")
     def handle(self, *args: Any, **options: Any) -> None:
         account = Account.objects.filter(name=options["account"]).first()
         if account is None:

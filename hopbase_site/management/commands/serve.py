@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import socket
+import threading
 from typing import Any
 
 from django.conf import settings
@@ -20,6 +21,8 @@ from hopbase_site import valkey
 from hopbase_site.workers import Workers
 
 log = logging.getLogger("hopbase.serve")
+
+THREADS_S = 0.5
 
 
 class Command(BaseCommand):
@@ -44,9 +47,21 @@ class Command(BaseCommand):
             valkey.running(),
         ):
             if options["workers"] > 1:
-                Workers(options["workers"], worker_command(options, listening), listening.fileno()).run()
+                run_workers(options, listening)
             else:
-                serve(options["role"], options["server"], listening)
+                serve(options["role"], options["server"], listening, worker=options["fd"] is not None)
+        leave_behind_threads()
+
+
+def leave_behind_threads() -> None:
+    """End the process though a thread waits for a database that says nothing: Python itself would wait with it."""
+    others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
+    for one in others:
+        one.join(THREADS_S)
+    if any(one.is_alive() for one in others):
+        log.warning("threads that wait for the database are left behind")
+        logging.shutdown()
+        os._exit(0)
 
 
 def require_migrations() -> None:
@@ -97,6 +112,14 @@ def _cannot_listen(host: str, port: int, error: OSError | OverflowError) -> str:
     return f"cannot listen on {host} port {port} ({error}): choose others with --host and --port"
 
 
+def run_workers(options: dict[str, Any], listening: socket.socket) -> None:
+    """Serve in several processes until a signal ends them."""
+    from hopbase_site.servers import END_S
+
+    command = worker_command(options, listening)
+    Workers(options["workers"], command, listening.fileno(), settings.DRAIN_S + END_S).run()
+
+
 def worker_command(options: dict[str, Any], listening: socket.socket) -> list[str]:
     """The arguments of `manage.py` for one of several workers."""
     host, port = listening.getsockname()[:2]
@@ -104,13 +127,15 @@ def worker_command(options: dict[str, Any], listening: socket.socket) -> list[st
     return ["serve", "--role", options["role"], *where]
 
 
-def serve(role: str, server: str, listening: socket.socket) -> None:
-    """Serve in this process until a signal ends it."""
+def serve(role: str, server: str, listening: socket.socket, worker: bool) -> None:
+    """Serve in this process until a signal ends it. `worker`: as one of several, which another process ends."""
     from hopbase_site import servers
 
     os.environ["HOPBASE_ROLE"] = role
     site = importlib.import_module("hopbase_site.asgi")  # builds the application for the role, so only now
-    application = servers.Application(site.application, site.begin_drain, site.drained, settings.DRAIN_S)
+    application = servers.Application(
+        site.application, site.begin_drain, site.end_runs, site.drained, site.aclose, settings.DRAIN_S, worker
+    )
     host, port = listening.getsockname()[:2]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     run = {"uvicorn": servers.run_uvicorn, "daphne": servers.run_daphne}[server]

@@ -6,6 +6,52 @@ const tintCharts = () => {
 tintCharts();
 new MutationObserver(tintCharts).observe(document.documentElement, { attributeFilter: ["class"] });
 
+// Sections as tabs: arrow keys go from one to the next. Without script they stand below each other.
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll("[data-tabs]").forEach((box) => {
+    const panels = [...box.querySelectorAll("[data-tab]")];
+    if (panels.length < 2) return;
+    const list = document.createElement("div");
+    list.className = "hb-tablist";
+    list.setAttribute("role", "tablist");
+    list.setAttribute("aria-labelledby", box.getAttribute("aria-labelledby"));
+
+    const tabs = panels.map((panel) => {
+      const tab = document.createElement("button");
+      tab.type = "button";
+      tab.className = "hb-tab";
+      tab.textContent = panel.dataset.tab;
+      tab.id = `${panel.id}-tab`;
+      tab.setAttribute("role", "tab");
+      tab.setAttribute("aria-controls", panel.id);
+      panel.setAttribute("role", "tabpanel");
+      panel.setAttribute("aria-labelledby", tab.id);
+      list.append(tab);
+      return tab;
+    });
+    const show = (chosen) => {
+      tabs.forEach((tab, at) => {
+        tab.setAttribute("aria-selected", String(at === chosen));
+        tab.tabIndex = at === chosen ? 0 : -1;
+        panels[at].hidden = at !== chosen;
+      });
+    };
+    const steps = { ArrowLeft: -1, ArrowRight: 1 };
+    tabs.forEach((tab, at) => {
+      tab.addEventListener("click", () => show(at));
+      tab.addEventListener("keydown", (event) => {
+        if (!(event.key in steps)) return;
+        const next = (at + steps[event.key] + tabs.length) % tabs.length;
+        show(next);
+        tabs[next].focus();
+      });
+    });
+    panels.forEach((panel) => panel.querySelector("h4")?.remove());
+    box.prepend(list);
+    show(0);
+  });
+});
+
 // The page with a new key's secret: copy it, and never show it again.
 document.addEventListener("DOMContentLoaded", () => {
   const page = document.querySelector("[data-once]");
@@ -20,9 +66,9 @@ document.addEventListener("DOMContentLoaded", () => {
       try {
         await navigator.clipboard.writeText(source.textContent);
       } catch {
-        // No clipboard without HTTPS: select it instead, for the keyboard's copy.
+        // No clipboard without HTTPS: the old way, which leaves it selected for the keyboard if that is refused too.
         getSelection().selectAllChildren(source);
-        return;
+        if (!document.execCommand("copy")) return;
       }
       button.textContent = button.dataset.copied;
       page.querySelector("[data-status]").textContent = button.dataset.copied;

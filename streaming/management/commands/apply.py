@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from billing.audit import acting
 from streaming import configuration
 
 
@@ -21,7 +22,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, file: Path, dry_run: bool, **options: Any) -> None:
         try:
-            lines = configuration.apply(file.read_bytes(), variables=os.environ, dry_run=dry_run)
+            with acting("apply"):
+                lines = configuration.apply(file.read_bytes(), variables=os.environ, dry_run=dry_run)
         except OSError as error:
             raise CommandError(f"{file} cannot be read ({error.strerror}): give the path of a YAML file") from None
         except configuration.NotReadable as fault:

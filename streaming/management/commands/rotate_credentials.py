@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from billing.audit import acting
 from billing.models import one_version
 from streaming.credentials import CredentialUnreadable, rotate
 from streaming.models import Provider
@@ -18,6 +19,7 @@ class Command(BaseCommand):
         " taken out of the setting afterwards."
     )
 
+    @acting("rotate_credentials")
     def handle(self, *args: Any, **options: Any) -> None:
         unreadable = []
         with one_version():  # takes the version's lock first, as every save does: no credential is entered meanwhile

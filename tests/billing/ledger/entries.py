@@ -112,6 +112,9 @@ def checkpoint_row(row: OpenRow, **fields: Any) -> CheckpointRow:
         "reported": None,
         "last_output_at": ENDED,
         "at": ENDED,
+        "first_output_at": STARTED,
+        "attempt_started_at": STARTED,
+        "provider_request_id": "req_at_acme",
     }
     return CheckpointRow(**{**given, **fields})
 

@@ -10,7 +10,16 @@ from billing.ledger import Ledger, OpenRow
 from billing.ledger.encoding import reported_from_json
 from billing.models import ApiKey, GatewayProcess, OpenStream
 from billing.usage import ReportedUsage, TokenUsage
-from tests.billing.ledger.entries import ENDED, PROCESS, checkpoint, checkpoint_row, nested, opening, settlement
+from tests.billing.ledger.entries import (
+    ENDED,
+    PROCESS,
+    STARTED,
+    checkpoint,
+    checkpoint_row,
+    nested,
+    opening,
+    settlement,
+)
 
 
 @pytest.fixture
@@ -28,8 +37,18 @@ def test_open_row_says_how_far(ledger: Ledger, opened: OpenRow) -> None:
     assert (found.counted_input, found.counted_output, found.attempt) == (9, 40, 2)
     assert (found.provider, found.upstream_model) == ("other", "sol-2")
     assert (found.last_output_at, found.checkpoint_at) == (ENDED, ENDED)
+    assert (found.first_output_at, found.attempt_started_at) == (STARTED, STARTED)
+    assert found.provider_request_id == "req_at_acme"
     assert reported_from_json(found.reported) == reported
     assert (found.request_name, found.model) == ("trace-1", opened.model)
+
+
+def test_admission_is_on_the_row(ledger: Ledger, key: ApiKey) -> None:
+    """What the provider was asked for, and how long it may be silent: for those who look while it runs."""
+    ledger.open(opening(key, tier_asked="flex", retry_count=2, silence_limit_s=120)).result(5)
+    found = OpenStream.objects.get()
+    assert (found.tier_asked, found.retry_count, found.silence_limit_s) == ("flex", 2, 120)
+    assert (found.attempt_started_at, found.first_output_at, found.provider_request_id) == (None, None, "")
 
 
 def test_heartbeat_goes_up(ledger: Ledger, key: ApiKey) -> None:

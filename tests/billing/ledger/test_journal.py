@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import resource
 import signal
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +46,22 @@ def test_entries_come_back_equal(path: Path) -> None:
     assert read.settlements == {told.open.id: told, plain.open.id: plain}
     assert read.checkpoints == {begun.open.id: begun}
     assert (read.objects, read.discards, read.names) == ([brought], {gone}, {plain.open.id: "trace-1"})
+
+
+def test_other_versions_lines_are_read(path: Path) -> None:
+    """One of before lacks fields, one of later has some that nobody knows here."""
+    kept = checkpoint_row(row())
+    Journal(path).append([kept], {})
+    said = json.loads(path.read_bytes().partition(b" ")[2])
+    for column in ("first_output_at", "attempt_started_at", "provider_request_id"):
+        del said["entry"][column]
+    said["entry"]["open"] |= {"of_a_later_version": 1}
+    said["entry"]["open"].pop("silence_limit_s")
+    data = json.dumps(said).encode()
+    path.write_bytes(b"%08x %s\n" % (zlib.crc32(data), data))
+    [read] = journals.read(path).checkpoints.values()
+    assert (read.open.id, read.counted_output, read.at) == (kept.open.id, 40, kept.at)
+    assert (read.first_output_at, read.attempt_started_at, read.provider_request_id) == (None, None, "")
 
 
 def test_newest_checkpoint_counts(path: Path) -> None:
@@ -143,3 +161,22 @@ def test_long_journal_is_written_anew(path: Path) -> None:
     read = journals.read(path)
     assert [found.counted_output for found in read.checkpoints.values()] == [99]
     assert (list(read.settlements), read.names) == ([ended.open.id], {ended.open.id: "trace-1"})
+
+
+def test_length_is_measured(path: Path) -> None:
+    journal, first, second = Journal(path), settlement(row()), checkpoint_row(row())
+    assert journals.measure(path) == journals.Length()
+    journal.append([first], {})
+    journal.append([second, uuid7()], {})
+    assert journals.measure(path) == journals.Length(path.stat().st_size, 3, first.ended_at)
+    with path.open("ab") as file:
+        file.write(b"12345678 torn")
+    assert journals.measure(path).entries == 3
+
+
+@pytest.mark.parametrize("begin", [b"damaged\n", b"00000000 {}\n", b"00000000 [1]\n", b"torn"])
+def test_unreadable_begin_is_as_old_as_the_file(path: Path, begin: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(begin)
+    os.utime(path, (ENDED.timestamp(), ENDED.timestamp()))
+    assert journals.measure(path) == journals.Length(len(begin), begin.count(b"\n"), ENDED)

@@ -65,7 +65,7 @@ def test_outage_is_journalled_then_written(ledger: Ledger, database: Database, p
     assert kept.settlements == {ended.id: settlement(ended)}
     assert kept.names == {ended.id: "trace-1", living.id: living.own_name}
     assert (kept.checkpoints, kept.discards) == ({living.id: checkpoint_row(living)}, {refused.id})
-    assert ledger.journal_bytes == path.stat().st_size
+    wait_until(lambda: ledger.journal_bytes == path.stat().st_size)
     database.away = False
     settled.result(5)
     discarded.result(5)

@@ -52,6 +52,17 @@ def test_record_keeps_everything(ledger: Ledger, key: ApiKey) -> None:
     assert not OpenStream.objects.exists()
 
 
+@pytest.mark.parametrize(("counted", "kept_ppm"), [(50, 1_250_000), (None, None)])
+def test_factor_is_kept_with_counts(ledger: Ledger, key: ApiKey, counted: int | None, kept_ppm: int | None) -> None:
+    """On the open row as what its counts will be scaled by, on the record where there are any."""
+    row = opening(key, count_factor_ppm=1_250_000)
+    ledger.open(row).result(5)
+    assert OpenStream.objects.get(id=row.id).count_factor_ppm == 1_250_000
+    ledger.settle(settlement(row, counted_output=counted, text_only=True)).result(5)
+    kept = UsageRecord.objects.get(id=row.id)
+    assert (kept.counted_output, kept.count_factor_ppm, kept.text_only) == (counted, kept_ppm, True)
+
+
 def test_record_keeps_its_price(ledger: Ledger, key: ApiKey) -> None:
     row = opening(key)
     ledger.settle(settlement(row)).result(5)
@@ -70,7 +81,10 @@ def test_record_keeps_its_price(ledger: Ledger, key: ApiKey) -> None:
 
 def test_attempts_are_kept(ledger: Ledger, key: ApiKey) -> None:
     row = opening(key)
-    failed = attempt(outcome="failed", status=503, reason="overloaded", usage={"input_tokens": 9}, headers_ms=None)
+    failed = attempt(
+        outcome="failed", status=503, reason="overloaded", usage={"input_tokens": 9}, headers_ms=None,
+        tokens=TokenUsage(input=9, output=10**14),
+    )  # fmt: skip
     ledger.settle(settlement(row, attempts=(failed, attempt(number=2, object_ids=("resp_1",))))).result(5)
     first, second = Attempt.objects.filter(record=row.id)
     assert (first.outcome, first.status, first.reason, first.usage) == (
@@ -78,6 +92,7 @@ def test_attempts_are_kept(ledger: Ledger, key: ApiKey) -> None:
     )  # fmt: skip
     assert (first.headers_ms, second.headers_ms, second.first_output_ms, second.duration_ms) == (None, 210, 480, 812)
     assert (second.object_ids, second.provider_request_id, second.usage) == (["resp_1"], "req_at_acme", None)
+    assert (first.input, first.cache_read, first.output, second.input) == (9, 0, MAX_COUNT, None)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,25 @@ def test_event_is_whole_at_its_last_cr() -> None:
     assert decoder.feed(b"\r\n") == [SSEEvent(b"data: y\r\n\r\n", "", b"y")]
 
 
+@pytest.mark.parametrize(
+    ("pieces", "inside"),
+    [
+        ([], False),
+        ([b"da"], True),
+        ([b"data: 1\n\n"], False),
+        ([b"data: 1\n\nda"], True),
+        ([b"data: 1\n\n", b"data: 2", b"3"], True),
+        ([b"data: 1\n\n: wai"], False),
+        ([b"data: 1\r\n\r", b"\nev"], True),
+    ],
+)
+def test_part_of_an_event_is_known(pieces: list[bytes], inside: bool) -> None:
+    decoder = SSEDecoder(1000)
+    for piece in pieces:
+        decoder.feed(piece)
+    assert decoder.in_event is inside
+
+
 def test_tail_of_a_dropped_block_goes_too() -> None:
     decoder = SSEDecoder(LIMIT)
     assert decoder.feed(b": comment\r\n\r") == []

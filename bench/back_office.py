@@ -1,0 +1,98 @@
+"""The runs without a wire: settling, roll-ups, invoices, and the admin's pages on a busy month's records.
+
+Each also at a tenth of the size, so that growth shows.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import httpx
+
+from bench.runs import Bench
+from bench.systems import ROOT, BenchFailed, Cores, hopbase, stores
+
+RECORDS, KEYS = 1_000_000, 1_000
+SETTLED = 20_000
+PAGES = (
+    "",
+    "usage",
+    "billing/usagerecord/",
+    "billing/openstream/",
+    "billing/apikey/",
+    "billing/account/",
+    "billing/invoice/",
+    "billing/adjustment/",
+    "health",
+    "audit",
+    "statement",
+    "unpriced",
+    "billing/reconciliation/",
+    "billing/price/",
+    "streaming/model/",
+    "streaming/provider/",
+)
+"""Below /admin/; one that does not exist is left out."""
+LOOKS = 5
+
+
+def settle(bench: Bench) -> None:
+    """Records a second that one process's ledger writes to PostgreSQL."""
+    for records in (SETTLED // 10, SETTLED):
+        with stores(Cores.of_this_machine()) as environment:
+            name = "settle" if records == SETTLED else "settle at a tenth"
+            bench.add(name, "hopbase", **inside(environment, "settle", str(records)))
+
+
+def months(bench: Bench) -> None:
+    """Roll-up and invoices of a month, and the admin's pages on it."""
+    for size in (10, 1):
+        with stores(Cores.of_this_machine()) as environment:
+            _month(bench, environment, RECORDS // size, KEYS // size, "" if size == 1 else " at a tenth")
+
+
+def _month(bench: Bench, environment: dict[str, str], records: int, keys: int, tenth: str) -> None:
+    inside(environment, "fill", str(records), str(keys))
+    bench.add(f"roll-up{tenth}", "hopbase", records=records, **inside(environment, "roll-up"))
+    _pages(bench, environment, records, tenth)
+    bench.add(f"invoices{tenth}", "hopbase", records=records, **inside(environment, "invoice"))
+
+
+def _pages(bench: Bench, environment: dict[str, str], records: int, tenth: str) -> None:
+    cookie = inside(environment, "user")["cookie"]
+    with hopbase(environment, Cores.of_this_machine(), role="admin") as admin:
+        url = f"http://127.0.0.1:{admin.port}/admin/"
+        with httpx.Client(base_url=url, headers={"cookie": cookie}, timeout=60) as browser:
+            for page in PAGES:
+                if (took := _look(browser, page)) is not None:
+                    bench.add(f"page{tenth} /admin/{page}", "hopbase", records=records, took_ms=took)
+
+
+def _look(browser: httpx.Client, page: str) -> float | None:
+    """The median time of a page after one look at it, in ms; None where there is none."""
+    times = []
+    for _ in range(LOOKS + 1):
+        began = time.perf_counter()
+        answer = browser.get(page)
+        times.append((time.perf_counter() - began) * 1000)
+        if answer.status_code in (301, 302, 404):
+            return None
+        if answer.status_code != 200:
+            raise BenchFailed(f"/admin/{page}: status {answer.status_code}")
+    return round(statistics.median(times[1:]), 1)
+
+
+def inside(environment: dict[str, str], *what: str) -> dict[str, Any]:
+    """Run a part inside HopBase; what it prints."""
+    command = [sys.executable, "-W", "ignore", "-m", "bench.records", *what]
+    own = {**environment, "DJANGO_SETTINGS_MODULE": "hopbase_site.settings"}
+    ended = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise BenchFailed(f"{what[0]}: {ended.stderr.strip()[-1500:]}")
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found

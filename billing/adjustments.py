@@ -1,0 +1,143 @@
+"""Adjustments: proposed by one person, above an amount approved by another, billed by their key's next invoice.
+
+Those of the ledger (`ledger.corrections`) need nobody's approval. Who may propose and approve is the admin's to check;
+that nobody approves what they proposed is checked here, and by the database.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+
+from billing import money
+from billing.models import Adjustment, ApiKey, Invoice, UsageRecord
+from billing.periods import local_day
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+Kind, State = Adjustment.Kind, Adjustment.State
+BY_HAND = (Kind.GOODWILL, Kind.CORRECTION)
+
+
+class AdjustmentError(Exception):
+    """What was asked cannot be done to this adjustment; the text says why."""
+
+
+class SelfApproval(AdjustmentError):
+    """Who proposed an adjustment is not the one to approve it."""
+
+
+def claimable(period_end: dt.datetime) -> QuerySet[Adjustment]:
+    """What invoices of a period that ends then bill: counts from before its end, and is on no invoice."""
+    return Adjustment.objects.filter(invoice=None, effective_at__lt=period_end)
+
+
+def counted() -> QuerySet[Adjustment]:
+    """Those that belong to the use of their `day`, beside its records: approved, and not merely carried over."""
+    return Adjustment.objects.filter(state=State.APPROVED).exclude(kind=Kind.CARRIED)
+
+
+def needs_approval(amount_nanos: int) -> bool:
+    """Whether an adjustment made by hand, up or down, is large enough for a second person."""
+    return abs(amount_nanos) > money.parse(settings.APPROVAL_ABOVE)
+
+
+def propose(
+    key: ApiKey,
+    kind: str,
+    amount_nanos: int,
+    reason: str,
+    *,
+    by: User,
+    now: dt.datetime,
+    record: UsageRecord | None = None,
+) -> Adjustment:
+    """Make an adjustment by hand, signed, below zero for a credit. It counts at once, or once it is approved."""
+    if kind not in BY_HAND:
+        raise AdjustmentError(f"people make adjustments of the kinds {' and '.join(BY_HAND)}, not {kind}")
+    if not amount_nanos or not reason.strip():
+        raise AdjustmentError("an adjustment has an amount and a reason")
+    if kind == Kind.GOODWILL and amount_nanos > 0:
+        raise AdjustmentError("goodwill is a credit: its amount is below zero")
+    if record is not None and record.api_key_id != key.pk:
+        raise AdjustmentError("this request was not made with this key")
+    adjustment = Adjustment(
+        account=key.account,
+        api_key=key,
+        record=record,
+        currency=key.account.currency,
+        amount_nanos=amount_nanos,
+        kind=kind,
+        reason=reason.strip(),
+        created_at=now,
+        proposed_by=by,
+        state=State.PROPOSED,
+    )
+    if not needs_approval(amount_nanos):
+        _count_from(adjustment, now)
+    adjustment.save(force_insert=True)
+    return adjustment
+
+
+def approve(adjustment_id: int, *, by: User, now: dt.datetime) -> Adjustment:
+    """Let a proposed adjustment count from now on. SelfApproval for its proposer."""
+    with transaction.atomic():
+        adjustment = _proposed(adjustment_id)
+        if adjustment.proposed_by_id == by.pk:
+            raise SelfApproval("You proposed this; someone else must approve.")
+        adjustment.decided_by, adjustment.decided_at = by, now
+        _count_from(adjustment, now)
+        adjustment.save()
+    return adjustment
+
+
+def reject(adjustment_id: int, reason: str, *, by: User, now: dt.datetime) -> Adjustment:
+    """Turn a proposed adjustment down, or withdraw one's own; it stays, with the reason."""
+    if not reason.strip():
+        raise AdjustmentError("an adjustment is rejected for a reason: say which")
+    with transaction.atomic():
+        adjustment = _proposed(adjustment_id)
+        adjustment.state, adjustment.decision_reason = State.REJECTED, reason.strip()
+        adjustment.decided_by, adjustment.decided_at = by, now
+        adjustment.save()
+    return adjustment
+
+
+def carry_over(invoice: Invoice, nanos: int, now: dt.datetime) -> None:
+    """Note that an invoice takes so much of its credits over to the key's next one, inside its issue's transaction.
+
+    A pair that sums to zero: the invoice, which is still a draft, bills the one half, its successor the other.
+    """
+    if not nanos:
+        return
+    for amount_nanos, billed_by in ((nanos, invoice), (-nanos, None)):
+        half = Adjustment(
+            account=invoice.account,
+            api_key=invoice.api_key,
+            currency=invoice.currency,
+            amount_nanos=amount_nanos,
+            kind=Kind.CARRIED,
+            reason=f"credits were more than the invoice of {invoice.month:%Y-%m} bills",
+            created_at=now,
+            invoice=billed_by,
+        )
+        _count_from(half, now)
+        half.save(force_insert=True)
+
+
+def _proposed(adjustment_id: int) -> Adjustment:
+    adjustment = Adjustment.objects.select_for_update(of=("self",)).select_related("account").get(pk=adjustment_id)
+    if adjustment.state != State.PROPOSED:
+        raise AdjustmentError(f"it is {adjustment.state} already")
+    return adjustment
+
+
+def _count_from(adjustment: Adjustment, now: dt.datetime) -> None:
+    adjustment.state, adjustment.effective_at = State.APPROVED, now
+    adjustment.day = local_day(now, ZoneInfo(adjustment.account.timezone))

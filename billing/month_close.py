@@ -1,0 +1,199 @@
+"""Closing a month: roll up, draft, see what stands against it, issue. The admin's month run and the command both do it
+by these functions; none of them does harm when it is done twice, or by two at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from billing import audit, invoice_documents, invoices, rollups
+from billing.meter_health import Readings
+from billing.models import Account, Adjustment, Invoice, OpenStream, RollupDue, UsageRecord
+from billing.periods import month_bounds, next_month
+
+Tell = Callable[[int, int], None]
+"""Is told how many steps are done, and how many there are."""
+
+ROLLED_AT_ONCE = 20
+"""Key's days rolled up between two words on progress."""
+MOST_COUNTED = 100_000
+"""Blockers are counted up to here: by then the number tells nothing new."""
+JUMP_PER_CENT = 50
+"""A draft that is so much more, or less, than the key's last invoice, is marked: look at it before it is issued."""
+
+
+class Kind(StrEnum):
+    """What stands against closing a month."""
+
+    UNPRICED = "unpriced"
+    PROPOSED = "proposed"
+    STREAMS = "streams"
+    JOURNALS = "journals"
+    DEAD = "dead"
+    ROLLUPS = "rollups"
+
+
+HOLDS_UP = frozenset({Kind.UNPRICED})
+"""What an issue refuses. All else only comes too late for this invoice: it is late usage on the next one, or, of
+roll-ups, concerns the reports alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """`keys`: whose invoices it is about, as far as that is known."""
+
+    kind: Kind
+    count: int
+    keys: frozenset[int] = frozenset()
+
+    @property
+    def holds_up(self) -> bool:
+        return self.kind in HOLDS_UP
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an issue of many came to: what is issued, and what is not, with the reasons."""
+
+    issued: list[Invoice] = field(default_factory=list)
+    blocked: list[tuple[Invoice, Sequence[str]]] = field(default_factory=list)
+
+    @property
+    def reasons(self) -> list[str]:
+        return [reason for _invoice, reasons in self.blocked for reason in reasons]
+
+
+def say_nothing(done: int, total: int) -> None:
+    """Where nobody waits to hear of progress."""
+
+
+def roll_up(tell: Tell = say_nothing) -> int:
+    """Rebuild all days that are due by now; returns how many. New ones that come meanwhile are left to the next."""
+    total = RollupDue.objects.order_by().values("api_key_id", "day").distinct().count()
+    done = 0
+    while done < total and (rebuilt := rollups.rebuild_due(ROLLED_AT_ONCE)):
+        done += rebuilt
+        tell(min(done, total), total)
+    return done
+
+
+def draft(month: dt.date, *, now: dt.datetime, tell: Tell = say_nothing) -> list[Invoice]:
+    """Roll up what is due and draft the month for all accounts. Steps are days to roll up and accounts."""
+    accounts = list(Account.objects.order_by("name"))
+    days = RollupDue.objects.order_by().values("api_key_id", "day").distinct().count()
+    total = days + len(accounts)
+    roll_up(lambda done, _total: tell(min(done, days), total))
+    drafted: list[Invoice] = []
+    for at, account in enumerate(accounts, start=1):
+        drafted += invoices.draft(month, account=account, now=now)
+        tell(days + at, total)
+    return drafted
+
+
+def drafts(month: dt.date) -> QuerySet[Invoice]:
+    """The month's drafts, in the order in which they get their numbers."""
+    return invoices.of_month(month).filter(status=Invoice.Status.DRAFT)
+
+
+def issue(chosen: Sequence[Invoice], *, now: dt.datetime, tell: Tell = say_nothing) -> Outcome:
+    """Issue drafts, each for itself: what is blocked stays a draft and does not hold up the others.
+
+    What another issues in the same moment is neither issued nor blocked here: it is one set of invoices.
+    """
+    outcome = Outcome()
+    for at, invoice in enumerate(chosen, start=1):
+        try:
+            outcome.issued.append(issue_one(invoice.pk, now=now))
+        except invoices.IssueBlocked as blocked:
+            if Invoice.objects.filter(pk=invoice.pk, status=Invoice.Status.DRAFT).exists():
+                outcome.blocked.append((invoice, blocked.reasons))
+        except Invoice.DoesNotExist:  # drafted again meanwhile, with nothing left to bill
+            continue
+        finally:
+            tell(at, len(chosen))
+    return outcome
+
+
+def issue_one(invoice_id: int, *, now: dt.datetime) -> Invoice:
+    """Issue a draft, note it in the audit log, and make its document. IssueBlocked as `invoices.issue`."""
+    with transaction.atomic():
+        issued = invoices.issue(invoice_id, now=now)
+        audit.note(issued, "issued")
+    invoice_documents.of(issued, now=now)
+    return issued
+
+
+def blockers(month: dt.date, readings: Readings) -> list[Blocker]:
+    """What stands against closing a month now, by kind; `readings` tell of journals and processes."""
+    end = next_month(month)
+    found = [
+        _blocker(Kind.UNPRICED, UsageRecord.objects.filter(unpriced=True, invoice=None, day__lt=end)),
+        _blocker(Kind.PROPOSED, Adjustment.objects.filter(state=Adjustment.State.PROPOSED, created_at__date__lt=end)),
+        _streams(month),
+        Blocker(Kind.JOURNALS, readings.living_journals.entries + readings.dead_journals.entries),
+        Blocker(Kind.DEAD, readings.dead if readings.dead_since else 0),
+        Blocker(Kind.ROLLUPS, RollupDue.objects.filter(day__lt=end)[:MOST_COUNTED].count()),
+    ]
+    return [blocker for blocker in found if blocker.count]
+
+
+def _blocker(kind: Kind, rows: QuerySet[UsageRecord] | QuerySet[Adjustment]) -> Blocker:
+    counts = Counter(rows.order_by().values_list("api_key", flat=True)[:MOST_COUNTED])
+    return Blocker(kind, counts.total(), frozenset(counts))
+
+
+def _streams(month: dt.date) -> Blocker:
+    """Streams that began in the month, by their accounts' zones: what they used may be of it, should they be swept."""
+    keys: list[int] = []
+    ends: dict[str, dt.datetime] = {}
+    for key_id, zone, started_at in OpenStream.objects.values_list("api_key", "account__timezone", "started_at"):
+        if zone not in ends:
+            ends[zone] = month_bounds(month, ZoneInfo(zone))[1]
+        if started_at < ends[zone]:
+            keys.append(key_id)
+    return Blocker(Kind.STREAMS, len(keys), frozenset(keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A draft beside the key's invoice of the month before; None: it had none."""
+
+    invoice: Invoice
+    before_nanos: int | None
+
+    @property
+    def jumps(self) -> bool:
+        """Whether the total is JUMP_PER_CENT away from the one before, in either direction."""
+        before = self.before_nanos
+        if before is None:
+            return False
+        return abs(self.invoice.total_nanos - before) * 100 >= abs(before) * JUMP_PER_CENT and (
+            self.invoice.total_nanos != before
+        )
+
+
+def compared(month: dt.date) -> list[Compared]:
+    """The month's drafts with what each key's invoice of the month before came to."""
+    before = _totals_before(month)
+    return [Compared(invoice, before.get(invoice.api_key_id)) for invoice in drafts(month)]
+
+
+def _totals_before(month: dt.date) -> Mapping[int, int]:
+    last = (month.replace(day=1) - dt.timedelta(days=1)).replace(day=1)
+    standing = invoices.of_month(last).exclude(status=Invoice.Status.DRAFT)
+    return dict(standing.values_list("api_key", "total_nanos"))
+
+
+def totals(found: Iterable[Invoice]) -> dict[str, int]:
+    """Currency -> the sum of these invoices' totals."""
+    sums: Counter[str] = Counter()
+    for invoice in found:
+        sums[invoice.currency] += invoice.total_nanos
+    return dict(sorted(sums.items()))

@@ -1,0 +1,276 @@
+"""The usage report: rows by one or two dimensions, their totals, and the days for its charts. Read by page and files.
+
+Every sum is of one currency: rows and totals are apart by currency. A day is each account's own.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+from django.db.models import Sum
+
+from billing import adjustments, money
+from billing.models import Account, ApiKey
+from billing.periods import local_day
+from billing.report_query import ACCOUNT, DAY, KEY, BadQuery, Periods, Query, Span
+from billing.usage_sums import Cut, Figures, one_snapshot, sums
+
+MAX_ROWS = 50_000
+"""Rows of one report; more is a matter for the records themselves."""
+
+LEADERS = 10
+"""Of each currency."""
+
+Place = tuple[Any, ...]
+"""A row's dimensions: a day, an account's or a key's id, or a name, each in the order of the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """A day before that has no day beside it: 31 October, compared with November."""
+
+    day: dt.date
+
+
+@dataclass(slots=True)
+class Row:
+    """One place in one currency. `before` is None where nothing is compared."""
+
+    place: Place
+    currency: str
+    now: Figures = field(default_factory=Figures)
+    before: Figures | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Rows in their order, and a total per currency (a Row without a place)."""
+
+    query: Query
+    periods: Periods
+    zones: tuple[str, ...]
+    rows: list[Row]
+    totals: list[Row]
+    names: Names
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What ids are called: `northwind`, `northwind/production`."""
+
+    accounts: dict[int, str]
+    keys: dict[int, str]
+
+    def of(self, dimension: str, value: Any) -> str:
+        """A place's part in words; empty for a request that no provider was called for."""
+        if dimension == ACCOUNT:
+            return self.accounts.get(value, str(value))
+        if dimension == KEY:
+            return self.keys.get(value, str(value))
+        return str(value.day if isinstance(value, Lone) else value)
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """What charts need: figures by day and currency, now and before (on the day now), and those of the leading series.
+
+    `totals` are all series'; the days of the others are what the leaders leave of the whole.
+    """
+
+    days: list[dt.date | Lone]
+    series: str
+    totals: dict[tuple[Any, str], Figures]
+    leaders: dict[tuple[dt.date, Any, str], Figures]
+    whole: dict[tuple[dt.date, str], Figures]
+    before: dict[tuple[dt.date | Lone, str], Figures]
+
+
+def build(query: Query, now: dt.datetime, *, with_days: bool = False) -> tuple[Report, Days | None]:
+    """The report as of a moment, and with `with_days` what its charts need, all of one snapshot.
+
+    BadQuery: a filter that names nothing, or more rows than a report has.
+    """
+    zones = zones_of(query)
+    periods = _periods(query, zones, now)
+    with one_snapshot():
+        rows = _rows(query, periods)
+        days = _days(query, periods, rows.values()) if with_days else None
+        names = _names(query, rows, days)
+    totals = _totals(rows.values())
+    return Report(query, periods, zones, _ordered(rows.values(), query, names, totals), totals, names), days
+
+
+def zones_of(query: Query) -> tuple[str, ...]:
+    """The zones in which the report's days begin and end, sorted. BadQuery where the account or key is not there."""
+    accounts = Account.objects.order_by("timezone")
+    if query.account is not None:
+        accounts = accounts.filter(pk=query.account)
+    if query.key is not None:
+        accounts = accounts.filter(keys=query.key)
+    zones = tuple(accounts.values_list("timezone", flat=True).distinct())
+    if not zones and (query.account is not None or query.key is not None):
+        raise BadQuery("key" if query.key is not None else "account", "absent")
+    return zones or ("UTC",)
+
+
+def adjusted(report: Report) -> list[tuple[str, int]]:
+    """What adjustments changed in the report's days, by currency in nanos; they are in none of its rows."""
+    query, span = report.query, report.periods.now
+    chosen = {"account": query.account, "api_key": query.key, "currency": query.currency}
+    wanted = {name: value for name, value in chosen.items() if value is not None}
+    made = adjustments.counted().filter(day__gte=span.first, day__lte=span.last, **wanted).order_by("currency")
+    return list(made.values_list("currency").annotate(nanos=Sum("amount_nanos")))
+
+
+def share(part: int, whole: int) -> Decimal | None:
+    """So many per cent, with one place; None of nothing."""
+    return Decimal(money.divide_half_even(1000 * part, whole)).scaleb(-1) if whole else None
+
+
+def change(now: int, before: int) -> Decimal | None:
+    """By how many per cent a figure changed, with one place; None where there was nothing before."""
+    return Decimal(money.divide_half_even(1000 * (now - before), before)).scaleb(-1) if before > 0 else None
+
+
+def cost_nanos(figures: Figures) -> int | None:
+    """None where no request has a price: that is not nothing."""
+    unknown = figures.unpriced and figures.unpriced == figures.requests
+    return None if unknown and not figures.cost_nanos else figures.cost_nanos
+
+
+def cut_of(query: Query, span: Span) -> Cut:
+    """The usage that a query asks for, of certain days."""
+    return Cut(span.first, span.last, **query.filters())
+
+
+def _periods(query: Query, zones: Sequence[str], now: dt.datetime) -> Periods:
+    """One zone: its own days. Several: the month of the seller's books, up to the latest day that any has begun."""
+    latest = max(local_day(now, ZoneInfo(zone)) for zone in zones)
+    books = latest if len(zones) == 1 else local_day(now, ZoneInfo(settings.SELLER["zone"] or "UTC"))
+    return query.periods(books, latest)
+
+
+def _rows(query: Query, periods: Periods) -> dict[tuple[Place, str], Row]:
+    by = (*query.dimensions, "currency")
+    rows: dict[tuple[Place, str], Row] = {}
+    for (*place, currency), figures in sums(cut_of(query, periods.now), by).items():
+        rows[tuple(place), currency] = Row(tuple(place), currency, figures)
+    if periods.before is None:
+        return _bounded(rows)
+    for row in rows.values():
+        row.before = Figures()
+    for (*place, currency), figures in sums(cut_of(query, periods.before), by).items():
+        beside = tuple(
+            _beside(periods, part) if name == DAY else part for name, part in zip(query.dimensions, place, strict=True)
+        )
+        row = rows.setdefault((beside, currency), Row(beside, currency, before=Figures()))
+        assert row.before is not None  # just made, or set above
+        row.before.add(figures)
+    return _bounded(rows)
+
+
+def _bounded(rows: dict[tuple[Place, str], Row]) -> dict[tuple[Place, str], Row]:
+    if len(rows) > MAX_ROWS:
+        raise BadQuery("then", "rows")
+    return rows
+
+
+def _beside(periods: Periods, day: dt.date) -> dt.date | Lone:
+    return periods.counterpart(day) or Lone(day)
+
+
+def _days(query: Query, periods: Periods, rows: Iterable[Row]) -> Days:
+    """The series are the query's first dimension that is no day; of thousands only the leaders' days are read."""
+    series = next((name for name in query.dimensions if name != DAY), ACCOUNT)
+    cut = cut_of(query, periods.now)
+    totals = _series_totals(query, series, rows) or sums(cut, (series, "currency"))
+    leading = {series: leaders(totals)}
+    before: dict[tuple[dt.date | Lone, str], Figures] = {}
+    if periods.before is not None:
+        for (day, currency), figures in sums(cut_of(query, periods.before), (DAY, "currency")).items():
+            before.setdefault((_beside(periods, day), currency), Figures()).add(figures)
+    shown = {*periods.now, *(day for day, _ in before if not isinstance(day, Lone))}
+    lone = sorted({day.day for day, _ in before if isinstance(day, Lone)})
+    return Days(
+        days=[*sorted(shown), *map(Lone, lone)],
+        series=series,
+        totals=totals,
+        leaders=sums(cut, (DAY, series, "currency"), only=leading),
+        whole=sums(cut, (DAY, "currency")),
+        before=before,
+    )
+
+
+def _series_totals(query: Query, series: str, rows: Iterable[Row]) -> dict[tuple[Any, ...], Figures]:
+    """The series' totals from the rows, where they are a dimension there."""
+    found: dict[tuple[Any, ...], Figures] = {}
+    if series in query.dimensions:
+        at = query.dimensions.index(series)
+        for row in rows:
+            found.setdefault((row.place[at], row.currency), Figures()).add(row.now)
+    return found
+
+
+def leaders(totals: Mapping[tuple[Any, ...], Figures]) -> list[Any]:
+    """The series that charts show: of each currency those that cost most, and of all those with most requests."""
+    by_cost = sorted(totals, key=lambda place: -totals[place].cost_nanos)
+    requests: dict[Any, int] = {}
+    for (series, _currency), figures in totals.items():
+        requests[series] = requests.get(series, 0) + figures.requests
+    found: dict[Any, None] = {}
+    for currency in {currency for _series, currency in totals}:
+        found.update(dict.fromkeys([series for series, of in by_cost if of == currency][:LEADERS]))
+    found.update(dict.fromkeys(sorted(requests, key=lambda series: -requests[series])[:LEADERS]))
+    return list(found)
+
+
+def _totals(rows: Iterable[Row]) -> list[Row]:
+    """One per currency, the one with most requests first: the only order that currencies have."""
+    totals: dict[str, Row] = {}
+    for row in rows:
+        total = totals.setdefault(row.currency, Row((), row.currency, before=None if row.before is None else Figures()))
+        total.now.add(row.now)
+        if row.before is not None and total.before is not None:
+            total.before.add(row.before)
+    return sorted(totals.values(), key=lambda total: (-total.now.requests, total.currency))
+
+
+def _names(query: Query, rows: Iterable[tuple[Place, str]], days: Days | None) -> Names:
+    """The names of the ids in places and series: two queries, whatever their number."""
+    ids: dict[str, set[int]] = {ACCOUNT: set(), KEY: set()}
+    for at, name in enumerate(query.dimensions):
+        if name in ids:
+            ids[name].update(place[at] for place, _ in rows)
+    if days is not None and days.series in ids:
+        ids[days.series].update(leaders(days.totals))
+    accounts = Account.objects.filter(pk__in=ids[ACCOUNT]).values_list("pk", "name") if ids[ACCOUNT] else ()
+    keys = ApiKey.objects.filter(pk__in=ids[KEY]).values_list("pk", "account__name", "name") if ids[KEY] else ()
+    return Names(dict(accounts), {pk: f"{account}/{name}" for pk, account, name in keys})
+
+
+def _ordered(rows: Iterable[Row], query: Query, names: Names, totals: Sequence[Row]) -> list[Row]:
+    """Currencies as their totals; the days newest first, all else by cost, then by requests and name."""
+    first = {total.currency: at for at, total in enumerate(totals)}
+    leaders: dict[tuple[str, Any], list[int]] = {}
+    rows = list(rows)
+    for row in rows:
+        sum_of = leaders.setdefault((row.currency, row.place[0]), [0, 0])
+        sum_of[0] -= row.now.cost_nanos
+        sum_of[1] -= row.now.requests
+
+    def rank(at: int, row: Row) -> tuple[Any, ...]:
+        value = row.place[at]
+        if query.dimensions[at] == DAY:
+            lone = isinstance(value, Lone)
+            return (lone, -(value.day if isinstance(value, Lone) else value).toordinal())
+        cost, requests = leaders[row.currency, value] if at == 0 else (-row.now.cost_nanos, -row.now.requests)
+        return (cost, requests, names.of(query.dimensions[at], value), str(value))
+
+    places = range(len(query.dimensions))
+    return sorted(rows, key=lambda row: (first[row.currency], *(part for at in places for part in rank(at, row))))
