@@ -19,7 +19,7 @@ from billing.models import ApiKey, Attempt
 from tests.billing.factories import make_record
 
 ended = now() - dt.timedelta(days=40)
-key = ApiKey.objects.get(name="production")
+key = ApiKey.objects.get(name="production", account__name="northwind")
 record = make_record(key, ended, model="plain", request_name="customers-own-name", raw_usage={"prompt_tokens": 14})
 for number, outcome, began, took in ((1, "failed", 0, 400), (2, "answered", 700, 1300)):
     Attempt.objects.create(

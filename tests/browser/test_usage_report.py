@@ -109,7 +109,7 @@ def test_statement_becomes_a_pdf(finance: Page, site: Site, filled: None, tmp_pa
     """Asked for, waited for on its page, which moves by itself, and downloaded."""
     finance.goto("/admin/statement/")
     finance.get_by_label("Account").select_option(label="of America/Los_Angeles")
-    finance.get_by_label("Month").fill("2026-11")
+    finance.get_by_role("textbox", name="Month").fill("2026-11")
     finance.get_by_role("button", name="Show").click()
     finance.get_by_role("button", name="Make the PDF").click()
     expect(finance.get_by_text("It waits for a worker.")).to_be_visible()

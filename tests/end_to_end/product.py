@@ -154,11 +154,11 @@ class Installation:
             drop(self.database_url)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def files_with(self, texts: Mapping[str, str], besides: str = "") -> list[str]:
+    def files_with(self, texts: Mapping[str, str], besides: tuple[str, ...] = ()) -> list[str]:
         """Which of these secrets, by what they are, is in a log or in a file of the var folder."""
         found = []
         for path in self.folder.rglob("*"):
-            if not path.is_file() or path.name == "configuration.yaml" or (besides and path.name.startswith(besides)):
+            if not path.is_file() or path.name == "configuration.yaml" or path.name.startswith(besides):
                 continue
             data = path.read_bytes()
             found += [f"{path.name}: {what}" for what, text in texts.items() if text.encode() in data]

