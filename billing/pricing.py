@@ -150,10 +150,12 @@ def _begins_anew(item: Item, counts: Mapping[str, int], tools: Mapping[str, int]
 
 
 def _unrated(part: Part) -> list[Item]:
-    """Another model's use without a price, as items of no amount."""
-    used = [(name, count, True) for name, count in part.usage.buckets().items()]
-    used += [(tool, count, False) for tool, count in part.usage.server_tools.items()]
-    return [Item(part.model, name, count, 0, per_million, 0, "") for name, count, per_million in used if count]
+    """Another model's use without a price, as items of no amount; the first bucket always, for it begins the part."""
+    if part.usage.is_empty:
+        return []
+    used = [(name, count, True) for name, count in part.usage.buckets().items() if count or name == BUCKETS[0]]
+    used += [(tool, count, False) for tool, count in part.usage.server_tools.items() if count]
+    return [Item(part.model, name, count, 0, per_million, 0, "") for name, count, per_million in used]
 
 
 @dataclass(frozen=True, slots=True)

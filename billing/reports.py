@@ -155,6 +155,8 @@ def cost_by_bucket(record: UsageRecord) -> dict[str, int]:
     """Bucket or server tool -> nanos, other models' parts included; what was not used is left out. Sums to the cost."""
     costs = {bucket: getattr(record, f"{bucket}_nanos") for bucket in BUCKETS if getattr(record, bucket)}
     for item in record.items:
+        if not item["quantity"]:
+            continue
         costs[item["bucket"]] = costs.get(item["bucket"], 0) + item["amount_nanos"]
     return costs
 

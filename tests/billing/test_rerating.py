@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from billing.pricing import parts_of, rate
@@ -46,12 +46,20 @@ def rate_nothing(*parts: Part) -> Any:
 
 
 COUNTS = st.integers(0, 500_000)
+TOOLS = st.dictionaries(st.just("web_search"), COUNTS.filter(bool))
 USED = st.builds(
-    TokenUsage, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, server_tools=st.dictionaries(st.just("web_search"), COUNTS)
+    TokenUsage,
+    COUNTS,
+    COUNTS,
+    COUNTS,
+    COUNTS,
+    COUNTS,
+    server_tools=st.dictionaries(st.just("web_search"), COUNTS.filter(bool)),
 )
 
 
 @given(USED, st.lists(USED, max_size=3), st.sampled_from(["", "priority", "flex"]))
+@example(TokenUsage(), [TokenUsage(cache_write_1h=272_001), TokenUsage(output=1)], "")  # not one long request
 def test_later_costs_as_much_as_at_once(usage: TokenUsage, others: list[TokenUsage], tier: str) -> None:
     """To the nano, other models' parts included: what waits for its price loses nothing."""
     parts = [Part("advisor", other) for other in others]

@@ -54,6 +54,8 @@ class Month:
     live: list[tuple[Process, Hold]] = field(default_factory=list)
     over: list[tuple[Process, Hold]] = field(default_factory=list)
     history: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    flushed: int = 0
+    """The place in `history` when Redis was emptied last: older figures are corrected at the next refresh only."""
 
     @property
     def spent(self) -> int:
@@ -109,12 +111,13 @@ class Month:
             await process.quiet()
 
     async def seed(self, age: int) -> None:
-        """Another process tells what it read from the database some time ago."""
-        spent, version = self.history[-1 - min(age, len(self.history) - 1)]
+        """Another process tells what it read from the database some time ago, since Redis lost what it knew."""
+        spent, version = self.history[max(self.flushed, len(self.history) - 1 - age)]
         await self.processes[0].limits.store.call(TAKE, [place(1, month_name(NOVEMBER))], [str(spent), str(version)])
 
     async def flush(self, url: str) -> None:
         flush(url)
+        self.flushed = len(self.history) - 1
         for process in self.processes:
             await process.limits.beat()
 
