@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
-from django.db.models import Min, Q, Sum
+from django.db.models import Min, Sum
 
+from billing.credit_notes import LESS_DUE
 from billing.models import Account, BudgetMonth, CreditNote, Invoice
 from billing.periods import local_day
 
@@ -56,6 +57,5 @@ def _open(ids: list[int]) -> tuple[dict[int, int], dict[int, dt.date | None]]:
 
 def _credited(ids: list[int]) -> dict[int, int]:
     """What credit notes take off that: of open invoices all, of paid ones what came after the payment."""
-    counts = Q(invoice__status=Status.OPEN) | Q(invoice__status=Status.PAID, after_payment=True)
-    rows = CreditNote.objects.filter(counts, account__in=ids).order_by().values_list("account")
+    rows = CreditNote.objects.filter(LESS_DUE, account__in=ids).order_by().values_list("account")
     return {pk: int(nanos) for pk, nanos in rows.annotate(nanos=Sum("total_nanos"))}

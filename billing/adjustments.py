@@ -12,10 +12,12 @@ from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
+from django.utils.translation import gettext
 
 from billing import money
-from billing.models import Adjustment, ApiKey, Invoice, UsageRecord
+from billing.models import Account, Adjustment, ApiKey, Invoice, UsageRecord
 from billing.periods import local_day
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 Kind, State = Adjustment.Kind, Adjustment.State
 BY_HAND = (Kind.GOODWILL, Kind.CORRECTION)
+ALONE = dt.timedelta(days=30)
+"""For so long what somebody made without a second person counts with what they make next."""
 
 
 class AdjustmentError(Exception):
@@ -43,9 +47,18 @@ def counted() -> QuerySet[Adjustment]:
     return Adjustment.objects.filter(state=State.APPROVED).exclude(kind=Kind.CARRIED)
 
 
-def needs_approval(amount_nanos: int) -> bool:
-    """Whether an adjustment made by hand, up or down, is large enough for a second person."""
-    return abs(amount_nanos) > money.parse(settings.APPROVAL_ABOVE)
+def needs_approval(amount_nanos: int, alone_nanos: int) -> bool:
+    """Whether an adjustment made by hand, up or down, is for a second person: by itself, or with what its proposer
+    made alone of late (`made_alone`), so that a large one is not made of small ones."""
+    return abs(amount_nanos) + abs(alone_nanos) > money.parse(settings.APPROVAL_ABOVE)
+
+
+def made_alone(account: Account, by: User, *, credits: bool, now: dt.datetime) -> int:
+    """What this person has credited to an account, or charged it, in the last 30 days without anybody's approval."""
+    own = Adjustment.objects.filter(account=account, proposed_by=by, decided_by=None, state=State.APPROVED)
+    direction = Q(amount_nanos__lt=0) if credits else Q(amount_nanos__gt=0)
+    recent = own.filter(direction, created_at__gt=now - ALONE)
+    return int(recent.aggregate(nanos=Coalesce(Sum("amount_nanos"), 0))["nanos"])
 
 
 def propose(
@@ -60,13 +73,18 @@ def propose(
 ) -> Adjustment:
     """Make an adjustment by hand, signed, below zero for a credit. It counts at once, or once it is approved."""
     if kind not in BY_HAND:
-        raise AdjustmentError(f"people make adjustments of the kinds {' and '.join(BY_HAND)}, not {kind}")
+        raise AdjustmentError(
+            gettext("Choose goodwill or correction: adjustments of the kind %(kind)s are the ledger's own.")
+            % {"kind": kind}
+        )
     if not amount_nanos or not reason.strip():
-        raise AdjustmentError("an adjustment has an amount and a reason")
+        raise AdjustmentError(gettext("An adjustment needs an amount other than zero, and a reason: write both."))
     if kind == Kind.GOODWILL and amount_nanos > 0:
-        raise AdjustmentError("goodwill is a credit: its amount is below zero")
+        raise AdjustmentError(gettext("Goodwill is a credit: write the amount below zero."))
     if record is not None and record.api_key_id != key.pk:
-        raise AdjustmentError("this request was not made with this key")
+        raise AdjustmentError(
+            gettext("This request was made with another key: choose that key, or leave the request out.")
+        )
     adjustment = Adjustment(
         account=key.account,
         api_key=key,
@@ -79,9 +97,12 @@ def propose(
         proposed_by=by,
         state=State.PROPOSED,
     )
-    if not needs_approval(amount_nanos):
-        _count_from(adjustment, now)
-    adjustment.save(force_insert=True)
+    with transaction.atomic():
+        # One after the other for each account, so that two at once do not both look small.
+        account = Account.objects.select_for_update().get(pk=key.account_id)
+        if not needs_approval(amount_nanos, made_alone(account, by, credits=amount_nanos < 0, now=now)):
+            _count_from(adjustment, now)
+        adjustment.save(force_insert=True)
     return adjustment
 
 
@@ -90,7 +111,7 @@ def approve(adjustment_id: int, *, by: User, now: dt.datetime) -> Adjustment:
     with transaction.atomic():
         adjustment = _proposed(adjustment_id)
         if adjustment.proposed_by_id == by.pk:
-            raise SelfApproval("You proposed this; someone else must approve.")
+            raise SelfApproval(gettext("You proposed this; someone else must approve."))
         adjustment.decided_by, adjustment.decided_at = by, now
         _count_from(adjustment, now)
         adjustment.save()
@@ -100,7 +121,7 @@ def approve(adjustment_id: int, *, by: User, now: dt.datetime) -> Adjustment:
 def reject(adjustment_id: int, reason: str, *, by: User, now: dt.datetime) -> Adjustment:
     """Turn a proposed adjustment down, or withdraw one's own; it stays, with the reason."""
     if not reason.strip():
-        raise AdjustmentError("an adjustment is rejected for a reason: say which")
+        raise AdjustmentError(gettext("An adjustment is rejected for a reason: say which."))
     with transaction.atomic():
         adjustment = _proposed(adjustment_id)
         adjustment.state, adjustment.decision_reason = State.REJECTED, reason.strip()
@@ -134,7 +155,10 @@ def carry_over(invoice: Invoice, nanos: int, now: dt.datetime) -> None:
 def _proposed(adjustment_id: int) -> Adjustment:
     adjustment = Adjustment.objects.select_for_update(of=("self",)).select_related("account").get(pk=adjustment_id)
     if adjustment.state != State.PROPOSED:
-        raise AdjustmentError(f"it is {adjustment.state} already")
+        raise AdjustmentError(
+            gettext("Nothing was changed: the adjustment is %(state)s already.")
+            % {"state": adjustment.get_state_display()}
+        )
     return adjustment
 
 

@@ -22,6 +22,7 @@ from django.utils.translation import gettext
 from billing import money, numbering
 from billing.models import CreditNote, CreditNoteLine, Invoice, InvoiceLine
 from billing.periods import local_day
+from billing.tax import Credit, with_tax, without_tax
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -36,18 +37,6 @@ COPIED = (
 
 class CreditRefused(Exception):
     """This cannot be credited; the text says why, for the one who asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """An amount and its tax, in nanos, whole in the currency's places."""
-
-    subtotal_nanos: int
-    tax_nanos: int
-
-    @property
-    def total_nanos(self) -> int:
-        return self.subtotal_nanos + self.tax_nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +84,10 @@ def due_nanos(invoice: Invoice, notes: Credited) -> int:
     if invoice.status == Status.OPEN:
         return invoice.total_nanos - notes.total_nanos
     return -notes.after_payment_nanos if invoice.status == Status.PAID else 0
+
+
+LESS_DUE = Q(invoice__status=Status.OPEN) | Q(invoice__status=Status.PAID, after_payment=True)
+"""The notes that `due_nanos` takes off, for a query over notes."""
 
 
 def left(invoice: Invoice) -> Credit:
@@ -199,19 +192,3 @@ def _of_amount(invoice: Invoice, amount_nanos: int) -> tuple[Credit, list[Taken]
 
 def _places(invoice: Invoice) -> int:
     return money.currency_places(invoice.currency)
-
-
-def with_tax(net_nanos: int, rest: Credit, rate_ppm: int, places: int) -> Credit:
-    """A credit of so much before tax; `rest` is what is left, and the last one takes what rounding left of the tax."""
-    if net_nanos == rest.subtotal_nanos:
-        return rest
-    tax_nanos = money.share(net_nanos, rate_ppm, places)
-    return Credit(net_nanos, min(tax_nanos, rest.tax_nanos))
-
-
-def without_tax(total_nanos: int, rest: Credit, rate_ppm: int, places: int) -> Credit:
-    """A credit of so much with its tax inside, split so that neither part is more than what is left of it."""
-    step = 10 ** (money.NANO_PLACES - places)
-    tax_nanos = money.divide_half_up(total_nanos * rate_ppm, (10**6 + rate_ppm) * step) * step
-    tax_nanos = min(max(tax_nanos, total_nanos - rest.subtotal_nanos), rest.tax_nanos)
-    return Credit(total_nanos - tax_nanos, tax_nanos)

@@ -18,6 +18,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -28,7 +29,7 @@ from django.utils import translation
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
-from billing import broker, record_export, sheets, statement_pdf, statements, usage_report, usage_sheet
+from billing import broker, jobs, record_export, sheets, statement_pdf, statements, usage_report, usage_sheet
 from billing.models import Export
 from billing.record_export import RecordQuery
 from billing.report_query import BadQuery, Query
@@ -45,12 +46,6 @@ DIRECT_ROWS = 5_000
 """A file of so many rows is made while one waits; longer ones by a worker."""
 
 KEPT = dt.timedelta(days=7)
-OVERLOOKED = dt.timedelta(minutes=2)
-"""What waits for longer may have lost its place in the queue."""
-SILENT = dt.timedelta(minutes=15)
-"""A run that has told of no progress for so long is begun anew: harmless, should it go on after all."""
-MAX_TRIES = 3
-"""Then an export has failed, so that one that always kills its worker does not go round for ever."""
 TELL_ROWS = 2_000
 """Rows between two words on progress."""
 
@@ -97,14 +92,14 @@ def file_name(kind: str, format_: str, asked_at: dt.datetime) -> str:
 
 def run(export_id: uuid.UUID) -> None:
     """Make an export's file. Done, failed and expired ones are left alone."""
-    export = Export.objects.filter(pk=export_id, state__in=(State.WAITING, State.RUNNING)).first()
+    export = Export.objects.filter(pk=export_id, state__in=jobs.OPEN).first()
     if export is None:
         return
-    if export.tries >= MAX_TRIES:
-        _fail(export, _("It was begun several times and never came to its end; the worker's log says why."))
+    if export.tries >= jobs.MAX_TRIES:
+        _fail(export, str(jobs.TOO_OFTEN))
         return
     _tell(export, state=State.RUNNING, tries=export.tries + 1, rows_done=0)
-    with _trying(export), _own_folder() as own, translation.override(export.language):
+    with jobs.trying(partial(_tell, export)), _own_folder() as own, translation.override(export.language):
         made = own / "made"
         try:
             rows = make(export, made)
@@ -134,12 +129,7 @@ def tend(at: dt.datetime) -> int:
         path(export).unlink(missing_ok=True)
         _tell(export, state=State.EXPIRED)
     _sweep_folders(at)
-    waiting = Export.objects.filter(state=State.WAITING, created_at__lt=at - OVERLOOKED)
-    silent = Export.objects.filter(state=State.RUNNING, progress_at__lt=at - SILENT)
-    left = [*waiting.values_list("pk", flat=True), *silent.values_list("pk", flat=True)]
-    for export_id in left:
-        run(export_id)
-    return len(left)
+    return jobs.tend(Export.objects, "created_at", at, run)
 
 
 def _sheet(export: Export) -> tuple[Sheet, int]:
@@ -206,18 +196,6 @@ def _put_in_place(export: Export, made: Path, rows: int | None) -> None:
 def _digest(made: Path) -> tuple[str, int]:
     with made.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), made.stat().st_size
-
-
-@contextmanager
-def _trying(export: Export) -> Iterator[None]:
-    """A run that breaks off, for whatever reason, leaves its export waiting for the next one."""
-    ended = False
-    try:
-        yield
-        ended = True
-    finally:
-        if not ended:
-            _tell(export, state=State.WAITING)
 
 
 @contextmanager

@@ -13,31 +13,22 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError, transaction
 from django.utils.timezone import now
-from django.utils.translation import gettext as _
 
-from billing import audit, broker, invoices, month_close, proofs
+from billing import audit, broker, invoices, jobs, month_close, proofs
 from billing.models import Invoice, InvoiceRun
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 Act, State = InvoiceRun.Act, InvoiceRun.State
-OPEN = (State.WAITING, State.RUNNING)
 
 TASK = "billing.tasks.run_invoices"
-OVERLOOKED = dt.timedelta(minutes=2)
-"""What waits for longer may have lost its place in the queue."""
-SILENT = dt.timedelta(minutes=15)
-"""A run that has told of no progress for so long is begun anew."""
-MAX_TRIES = 3
-"""Then a run has failed, so that one that always kills its worker does not go round for ever."""
 
 
 def ask_drafts(month: dt.date, *, by: User) -> InvoiceRun:
@@ -63,33 +54,27 @@ def of_month(month: dt.date) -> InvoiceRun | None:
 
 def run(run_id: uuid.UUID) -> None:
     """Do a run's work. Runs that are done or failed are left alone."""
-    found = InvoiceRun.objects.select_related("asked_by", "invoice").filter(pk=run_id, state__in=OPEN).first()
+    found = InvoiceRun.objects.select_related("asked_by", "invoice").filter(pk=run_id, state__in=jobs.OPEN).first()
     if found is None:
         return
-    if found.tries >= MAX_TRIES:
-        problem = _("It was begun several times and never came to its end; the worker's log says why.")
-        _tell(found, state=State.FAILED, problem=problem, finished_at=now())
+    if found.tries >= jobs.MAX_TRIES:
+        _tell(found, state=State.FAILED, problem=str(jobs.TOO_OFTEN), finished_at=now())
         return
     found.started_at = found.started_at or now()
     _tell(found, state=State.RUNNING, tries=found.tries + 1, steps_done=0, started_at=found.started_at)
-    with _trying(found), audit.acting(partial(_actor, found)):
+    with jobs.trying(partial(_tell, found)), audit.acting(partial(_actor, found)):
         result = _ACTS[Act(found.act)](found)
         _tell(found, state=State.DONE, result=result, finished_at=now())
 
 
 def tend(at: dt.datetime) -> int:
     """Run what waits or has stood still; returns how many were run."""
-    waiting = InvoiceRun.objects.filter(state=State.WAITING, asked_at__lt=at - OVERLOOKED)
-    silent = InvoiceRun.objects.filter(state=State.RUNNING, progress_at__lt=at - SILENT)
-    left = [*waiting.values_list("pk", flat=True), *silent.values_list("pk", flat=True)]
-    for run_id in left:
-        run(run_id)
-    return len(left)
+    return jobs.tend(InvoiceRun.objects, "asked_at", at, run)
 
 
 def _ask(wanted: InvoiceRun) -> InvoiceRun:
     """Two that ask at once both try to insert it: a constraint lets one, and the other gets that one."""
-    under_way = InvoiceRun.objects.filter(state__in=OPEN, invoice=wanted.invoice)
+    under_way = InvoiceRun.objects.filter(state__in=jobs.OPEN, invoice=wanted.invoice)
     if wanted.invoice is None:
         under_way = under_way.filter(month=wanted.month)
     try:
@@ -134,21 +119,9 @@ def _progress(asked: InvoiceRun, done: int, total: int) -> None:
 
 def _tell(asked: InvoiceRun, **values: object) -> None:
     """Change a run that is under way; one that somebody else has finished stays as it is."""
-    InvoiceRun.objects.filter(pk=asked.pk, state__in=OPEN).update(progress_at=now(), **values)
+    InvoiceRun.objects.filter(pk=asked.pk, state__in=jobs.OPEN).update(progress_at=now(), **values)
 
 
 def _actor(asked: InvoiceRun) -> audit.Actor:
     user = asked.asked_by
     return audit.Actor("worker") if user is None else audit.Actor(user.get_username(), user.pk)
-
-
-@contextmanager
-def _trying(asked: InvoiceRun) -> Iterator[None]:
-    """A run that breaks off, for whatever reason, waits for the next one."""
-    ended = False
-    try:
-        yield
-        ended = True
-    finally:
-        if not ended:
-            _tell(asked, state=State.WAITING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -12,6 +11,7 @@ from django.urls import reverse
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
+from billing.admin.charts import COLOURS, Chart, Series, columns
 from billing.admin.daily import DaySum, sum_of_today, sums_by_day
 from billing.admin.display import UNKNOWN, list_url, money, number
 from billing.admin.price_state import is_priced
@@ -22,7 +22,7 @@ from hopbase_site.alarm_list import RIGHT, alarm_list
 from streaming.models import Model, Route
 
 DAYS = 30
-BLUE, ORANGE = "#0072B2", "#D55E00"
+BLUE, ORANGE = COLOURS[:2]
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -109,51 +109,21 @@ def _amounts(day: DaySum) -> list[str]:
     return [money(nanos, currency) for currency, nanos in sorted(day.cost.items())]
 
 
-def requests_chart(days: list[DaySum]) -> dict[str, Any]:
+def requests_chart(days: list[DaySum]) -> Chart:
     """Requests per day."""
     counts = [str(day.requests) for day in days]
     return _chart(days, _("Requests per day"), _("requests"), counts, BLUE, whole=True)
 
 
-def cost_chart(days: list[DaySum], currency: str) -> dict[str, Any]:
+def cost_chart(days: list[DaySum], currency: str) -> Chart:
     """Cost per day in one currency: another unit is another chart."""
     amounts = [f"{to_decimal(day.cost.get(currency, 0)):f}" for day in days]
     return _chart(days, _("Cost per day, %(currency)s") % {"currency": currency}, currency, amounts, ORANGE)
 
 
-def _chart(
-    days: list[DaySum], title: str, unit: str, values: list[str], colour: str, *, whole: bool = False
-) -> dict[str, Any]:
-    """Chart.js's own JSON. Amounts stay text, for JSON's numbers are floats to those who read them."""
-    data = {
-        "labels": [f"{day.day:%m-%d}" for day in days],
-        "datasets": [
-            {"label": unit, "data": values, "backgroundColor": colour, "maxBarThickness": 18, "borderRadius": 2}
-        ],
-    }
-    return {"title": title, "data": json.dumps(data), "options": json.dumps(_options(unit, whole=whole))}
-
-
-def _options(unit: str, *, whole: bool) -> dict[str, Any]:
-    """Replaces Unfold's options whole: zero-based, the unit on the axis, the same separators in every language.
-
-    The colour of the words follows the theme, in `admin.js`.
-    """
-    return {
-        "animation": False,
-        "responsive": True,
-        "maintainAspectRatio": False,
-        "locale": "en-US",
-        "plugins": {"legend": {"display": False}, "tooltip": {"enabled": True}},
-        "scales": {
-            "x": {"grid": {"display": False}, "ticks": {"maxRotation": 0, "autoSkipPadding": 12}},
-            "y": {
-                "beginAtZero": True, "grid": {"lineWidth": 1}, "border": {"display": False},
-                "ticks": {"maxTicksLimit": 6, **({"precision": 0} if whole else {})},
-                "title": {"display": True, "text": unit},
-            },
-        },
-    }  # fmt: skip
+def _chart(days: list[DaySum], title: str, unit: str, values: list[str], colour: str, *, whole: bool = False) -> Chart:
+    labels = [f"{day.day:%m-%d}" for day in days]
+    return columns(title, unit, labels, [Series(unit, values, colour)], before=None, whole=whole)
 
 
 def day_table(days: list[DaySum], currencies: list[str]) -> dict[str, Any]:

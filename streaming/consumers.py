@@ -33,9 +33,8 @@ from streaming.counting import StreamCount
 from streaming.errors import ApiError
 from streaming.exposition import exposition
 from streaming.limits import Hold
-from streaming.protocols import CHAT_COMPLETIONS, MESSAGES, WireFormat
+from streaming.protocols import CHAT_COMPLETIONS, WireFormat
 from streaming.protocols.meter import BadRequest, RequestFacts
-from streaming.protocols.tokens import CLAUDE_FACTOR_PPM
 from streaming.relay import answer_error
 from streaming.routes import Plan, ordered
 from streaming.runs import Run
@@ -237,10 +236,9 @@ class RelayConsumer(ApiConsumer):
         return self.gateway.begin(run, Plan(routes, settings.MAX_ATTEMPTS), row), run
 
     def _count_factor_ppm(self, model: ModelEntry) -> int | None:
-        """What our counts are scaled by: Messages is spoken by models with a tokenizer of their own."""
-        if self.wire is not MESSAGES:
-            return None
-        return self.gateway.catalogue.billing.count_factor_ppm(model.name) or CLAUDE_FACTOR_PPM
+        """What our counts are scaled by: as fitted from the model's records, else as its wire format says."""
+        assumed = self.wire.count_factor_ppm
+        return assumed and (self.gateway.catalogue.billing.count_factor_ppm(model.name) or assumed)
 
     async def _admit(self, key: KeyEntry, raw: bytes, facts: RequestFacts, now: dt.datetime) -> None:
         """Count the request against its key's limits; ApiError is their refusal."""

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from uuid import UUID
@@ -149,63 +149,33 @@ class Gateway:
             asyncio.ensure_future(work)
             for work in (
                 self._ticker.run(),
-                self._share_states(),
-                self._tend_limits(),
-                self._watch_meter(),
-                self._keep_key_uses(),
+                _again_and_again(self._share_states, SHARE_S, "the states of routes were not shared"),
+                _again_and_again(self.limits.beat, SHARE_S, "limits were not tended"),
+                _again_and_again(self._watch_meter, READ_S, "the meter's health was not read"),
+                _again_and_again(self._write_key_uses, KEY_USES_S, "when keys were last used was not written"),
             )
         ]
         threading.Thread(target=sweep_at_start, args=(self._leaving,), name="sweep", daemon=True).start()
 
     async def _share_states(self) -> None:
-        """Learn once a second which routes the other processes found wanting, or an operator reset."""
-        while True:
-            if (shared := await self._route_states.read()) is not None:
-                self.health.take_over(shared)
-            metrics.COOLING.set(self.health.cooling())
-            metrics.JOURNAL.set(self._ledger.journal_bytes)
-            for kind, follower in self._faults.items():
-                follower.follow(self._ledger.faults[kind])
-            await asyncio.sleep(SHARE_S)
+        """Learn which routes the other processes found wanting, or an operator reset."""
+        if (shared := await self._route_states.read()) is not None:
+            self.health.take_over(shared)
+        metrics.COOLING.set(self.health.cooling())
+        metrics.JOURNAL.set(self._ledger.journal_bytes)
+        for kind, follower in self._faults.items():
+            follower.follow(self._ledger.faults[kind])
 
     async def _watch_meter(self) -> None:
-        """Read every few seconds whether the figures can be trusted, for /metrics and the admin's alarm strip."""
-        while True:
-            try:
-                WATCH.take(await self.in_database(self._meter.read, dt.datetime.now(dt.UTC)))
-            except (DatabaseError, InterfaceError) as error:
-                log.warning("the meter's health cannot be read: %s", type(error).__name__)
-            except Exception:  # whatever it is, it must not end the watch
-                log.exception("the meter's health was not read")
-            await asyncio.sleep(READ_S)
-
-    async def _keep_key_uses(self) -> None:
-        """Write every few seconds which secrets were used."""
-        while True:
-            await asyncio.sleep(KEY_USES_S)
-            try:
-                await self._write_key_uses()
-            except Exception:  # whatever it is, it must not end here for good
-                log.exception("when keys were last used was not written")
+        """Read whether the figures can be trusted, for /metrics and the admin's alarm strip."""
+        WATCH.take(await self.in_database(self._meter.read, dt.datetime.now(dt.UTC)))
 
     async def _write_key_uses(self, *, all: bool = False) -> None:
+        """Write which secrets were used; those that could not be written are written the next time."""
         uses = self.key_uses.due(time.time(), all=all)
         moments = {digest: dt.datetime.fromtimestamp(at, dt.UTC) for digest, at in uses.items()}
-        try:
-            await self.in_database(note_uses, moments)
-        except (DatabaseError, InterfaceError) as error:
-            log.warning("when keys were last used was not written: %s", type(error).__name__)
-        else:
-            self.key_uses.written(uses)
-
-    async def _tend_limits(self) -> None:
-        """Renew once a second what this process holds of keys' limits, as far as it is due."""
-        while True:
-            try:
-                await self.limits.beat()
-            except Exception:  # whatever it is, leases must not run out for it
-                log.exception("limits were not tended")
-            await asyncio.sleep(SHARE_S)
+        await self.in_database(note_uses, moments)
+        self.key_uses.written(uses)
 
     async def _take_out(self, route_id: int, reason: str) -> bool:
         """Mark a route as out, for every process and every start to come, until an operator resets it."""
@@ -395,7 +365,7 @@ class Gateway:
         for task in self._ticking:
             task.cancel()
         if self._ledger.available:
-            with contextlib.suppress(TimeoutError):  # it went away just now
+            with contextlib.suppress(TimeoutError, DatabaseError, InterfaceError):  # it went away just now
                 async with asyncio.timeout(LAST_TRY_S):
                     await self._write_key_uses(all=True)
         await self._route_states.aclose()
@@ -415,6 +385,18 @@ class Gateway:
             if all_written:
                 self._lock.remove()
             self._lock.close()
+
+
+async def _again_and_again(work: Callable[[], Awaitable[None]], every_s: float, failing: str) -> None:
+    """Do something every so often, for ever. A round that fails, for whatever reason, must not be the last one."""
+    while True:
+        try:
+            await work()
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("%s: %s", failing, type(error).__name__)
+        except Exception:
+            log.exception("%s", failing)
+        await asyncio.sleep(every_s)
 
 
 async def _until(so: Callable[[], bool], longest_s: float) -> None:

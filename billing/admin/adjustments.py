@@ -219,9 +219,9 @@ class AdjustmentAdmin(EndlessAdmin[Adjustment]):
     def _decided(self, request: HttpRequest, adjustment: Adjustment, decide: Any, told: str) -> HttpResponse:
         try:
             decided: Adjustment = decide(adjustment.pk, cast(User, request.user))
-        except AdjustmentError:  # somebody was quicker
-            adjustment.refresh_from_db()
-            return self._too_late(request, adjustment)
+        except AdjustmentError as error:  # somebody was quicker
+            messages.error(request, str(error))
+            return redirect(change_url(adjustment))
         self.log_change(request, decided, [{"changed": {"fields": [decided.state]}}])
         messages.success(request, told)
         return redirect(change_url(decided))

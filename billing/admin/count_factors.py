@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from billing.admin.access import EndlessAdmin
-from billing.admin.display import ago, figure, link, list_url, moment, number, stacked
+from billing.admin.display import ago, figure, link, list_url, moment, number, number_column, stacked
 from billing.count_factors import LEAST_RECORDS
 from billing.models import CountFactor
 from billing.models.count_factors import shown_factor
@@ -82,6 +82,4 @@ class CountFactorAdmin(EndlessAdmin[CountFactor]):
     def factor_figure(self, row: CountFactor) -> SafeString:
         return figure(shown_factor(row.factor_ppm))
 
-    @admin.display(description=gettext_lazy("from records"))
-    def records_figure(self, row: CountFactor) -> SafeString:
-        return figure(number(row.records))
+    records_figure = number_column("records", gettext_lazy("from records"))

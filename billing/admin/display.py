@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
+from django.contrib import admin
 from django.db.models import Model
 from django.urls import reverse
 from django.utils.html import conditional_escape, format_html
@@ -16,9 +18,15 @@ from django.utils.timesince import timesince
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
-from billing.money import NANOS, currency_places, round_to_places, show
+from billing.money import NANO_PLACES, NANOS, currency_places, round_to_places, show
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise
 
 UNKNOWN = "—"
+
+Column = Callable[[object, object], SafeString]
+"""A list's column: of its admin and a row."""
 
 TONES = {
     "good": "bg-green-100 text-green-800 dark:bg-green-500/20 dark:text-green-300",
@@ -62,6 +70,24 @@ def price_per_million(nanos: int | None, currency: str) -> str:
 def figure(text: str) -> SafeString:
     """A number or an amount that lines up with those above and below it."""
     return format_html('<span class="hb-figure">{}</span>', text)
+
+
+def number_column(field: str, title: str | _StrPromise, *, ordering: str | None = None) -> Column:
+    """A list's column of a whole number."""
+    return _column(lambda row: number(getattr(row, field)), title, ordering)
+
+
+def money_column(field: str, title: str | _StrPromise, *, ordering: str | None = None) -> Column:
+    """A list's column of nanos, in the row's currency and with all its places."""
+    return _column(lambda row: money(getattr(row, field), row.currency, NANO_PLACES), title, ordering)
+
+
+def _column(text: Callable[[Any], str], title: str | _StrPromise, ordering: str | None) -> Column:
+    def column(model_admin: object, row: object) -> SafeString:
+        return figure(text(row))
+
+    shown: Column = admin.display(description=title, ordering=ordering)(column)
+    return shown
 
 
 def badge(word: Any, tone: str, icon: str, title: str = "") -> SafeString:

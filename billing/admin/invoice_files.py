@@ -12,12 +12,12 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from billing import invoice_documents, invoice_runs, invoice_sheet, proofs
+from billing import invoice_documents, invoice_runs, invoice_sheet, jobs, proofs
 from billing.admin.display import badge, change_url, list_url, moment, money, number, signed
 from billing.admin.month_run import progress
 from billing.admin.pages import page, show
 from billing.admin.report_files import attachment
-from billing.invoice_runs import OPEN, Act, State
+from billing.invoice_runs import Act, State
 from billing.models import Invoice, InvoiceRun, UsageRecord
 from billing.money import NANO_PLACES
 from billing.proofs import Proof, Row
@@ -69,7 +69,7 @@ def prove(request: HttpRequest, pk: int) -> HttpResponse:
     shown = {} if done is None else _shown(invoice, proofs.read(done.result))
     return show(
         request, "admin/billing/invoice/prove.html", long=number(proofs.AT_ONCE), told=told,
-        under_way=newest is not None and newest.state in OPEN, **shown, **frame,
+        under_way=newest is not None and newest.state in jobs.OPEN, **shown, **frame,
     )  # fmt: skip
 
 

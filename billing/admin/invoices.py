@@ -37,6 +37,7 @@ from billing.admin.display import (
     moment,
     money,
     number,
+    number_column,
     price_per_million,
 )
 from billing.admin.fields import PPM_PER_CENT, plain
@@ -438,9 +439,7 @@ class InvoiceLineAdmin(EndlessAdmin[InvoiceLine]):
     search_fields = ("invoice__number", "model")
     empty_text = gettext_lazy("No invoice has lines yet.")
 
-    @admin.display(description=gettext_lazy("quantity"))
-    def quantity_figure(self, line: InvoiceLine) -> SafeString:
-        return figure(number(line.quantity))
+    quantity_figure = number_column("quantity", gettext_lazy("quantity"))
 
     @admin.display(description=gettext_lazy("amount"))
     def amount_figure(self, line: InvoiceLine) -> SafeString:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from billing.admin.access import EndlessAdmin, ask, asks_first
-from billing.admin.display import UNKNOWN, ago, badge, change_url, code, figure, link, number
+from billing.admin.display import UNKNOWN, ago, badge, change_url, code, link, number, number_column
 from billing.admin.filters import Choice, FieldFilter
 from billing.admin.typed import ModelAdmin
 from billing.meter_health.readings import UNTIL_ACKNOWLEDGED
@@ -100,9 +100,7 @@ class MeterEventAdmin(EndlessAdmin[MeterEvent]):
     def meaning(self, event: MeterEvent) -> str:
         return str(MEANINGS.get(event.kind, UNKNOWN))
 
-    @admin.display(description=gettext_lazy("bills"))
-    def bills_figure(self, event: MeterEvent) -> SafeString:
-        return figure(number(event.count))
+    bills_figure = number_column("count", gettext_lazy("bills"))
 
     @admin.display(description=gettext_lazy("process"))
     def process_code(self, event: MeterEvent) -> SafeString | str:
@@ -141,9 +139,7 @@ class FlagRollupAdmin(EndlessAdmin[FlagRollup]):
     def key(self, row: FlagRollup) -> SafeString:
         return link(change_url(row.api_key), row.api_key)
 
-    @admin.display(description=gettext_lazy("requests"))
-    def records_figure(self, row: FlagRollup) -> SafeString:
-        return figure(number(row.records))
+    records_figure = number_column("records", gettext_lazy("requests"))
 
     @admin.display(description=gettext_lazy("first"))
     def first(self, row: FlagRollup) -> SafeString | str:

@@ -24,11 +24,23 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from billing import invoice_runs, invoices, month_close
+from billing import invoice_runs, invoices, jobs, month_close
 from billing.admin.access import EndlessAdmin, ReadOnlyAdmin, ask
-from billing.admin.display import UNKNOWN, ago, badge, change_url, code, figure, link, list_url, money, number, signed
+from billing.admin.display import (
+    UNKNOWN,
+    ago,
+    badge,
+    change_url,
+    code,
+    link,
+    list_url,
+    money,
+    number,
+    number_column,
+    signed,
+)
 from billing.admin.pages import page, show, site_admin
-from billing.invoice_runs import OPEN, Act, State
+from billing.invoice_runs import Act, State
 from billing.meter_health import MeterReader
 from billing.models import Adjustment, Invoice, InvoiceDocument, InvoiceRun, OpenStream, RollupDue
 from billing.month_close import MOST_COUNTED, Blocker, Compared, Kind
@@ -169,7 +181,7 @@ def progress(run: InvoiceRun) -> dict[str, Any]:
     total = run.steps_total
     return {
         "state": f"{run.get_act_display()}: {run.get_state_display()}",
-        "open": run.state in OPEN,
+        "open": run.state in jobs.OPEN,
         "words": _words(run),
         "share": min(100, 100 * run.steps_done // total) if total else None,
         "progress_url": reverse("admin:invoice_run_progress", args=[run.pk]),
@@ -399,9 +411,7 @@ class InvoiceDocumentAdmin(ReadOnlyAdmin[InvoiceDocument]):
     def pdf_link(self, document: InvoiceDocument) -> SafeString:
         return link(reverse("admin:invoice_pdf", args=[document.pk]), _("open"))
 
-    @admin.display(description=gettext_lazy("bytes"))
-    def size(self, document: InvoiceDocument) -> SafeString:
-        return figure(number(document.size_bytes))
+    size = number_column("size_bytes", gettext_lazy("bytes"))
 
     @admin.display(description="SHA-256")
     def digest(self, document: InvoiceDocument) -> SafeString:

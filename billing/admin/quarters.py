@@ -7,9 +7,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from billing.admin.access import EndlessAdmin
-from billing.admin.display import ago, code, figure, moment, money, number
+from billing.admin.display import ago, code, moment, money_column, number_column
 from billing.models import AttemptQuarter, ProviderTest
-from billing.money import NANO_PLACES
 
 
 @admin.register(AttemptQuarter)
@@ -31,21 +30,10 @@ class AttemptQuarterAdmin(EndlessAdmin[AttemptQuarter]):
     def key(self, row: AttemptQuarter) -> str:
         return str(row.api_key)
 
-    @admin.display(description=gettext_lazy("attempts"))
-    def attempts_figure(self, row: AttemptQuarter) -> SafeString:
-        return figure(number(row.attempts))
-
-    @admin.display(description=gettext_lazy("input"))
-    def input_figure(self, row: AttemptQuarter) -> SafeString:
-        return figure(number(row.input))
-
-    @admin.display(description=gettext_lazy("output"))
-    def output_figure(self, row: AttemptQuarter) -> SafeString:
-        return figure(number(row.output))
-
-    @admin.display(description=gettext_lazy("billed"))
-    def billed_figure(self, row: AttemptQuarter) -> SafeString:
-        return figure(money(row.billed_nanos, row.currency, NANO_PLACES))
+    attempts_figure = number_column("attempts", gettext_lazy("attempts"))
+    input_figure = number_column("input", gettext_lazy("input"))
+    output_figure = number_column("output", gettext_lazy("output"))
+    billed_figure = money_column("billed_nanos", gettext_lazy("billed"))
 
 
 @admin.register(ProviderTest)
@@ -63,10 +51,5 @@ class ProviderTestAdmin(EndlessAdmin[ProviderTest]):
     def upstream(self, test: ProviderTest) -> SafeString:
         return code(test.upstream_model)
 
-    @admin.display(description=gettext_lazy("input"))
-    def input_figure(self, test: ProviderTest) -> SafeString:
-        return figure(number(test.input))
-
-    @admin.display(description=gettext_lazy("output"))
-    def output_figure(self, test: ProviderTest) -> SafeString:
-        return figure(number(test.output))
+    input_figure = number_column("input", gettext_lazy("input"))
+    output_figure = number_column("output", gettext_lazy("output"))

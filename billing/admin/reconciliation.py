@@ -33,6 +33,7 @@ from billing.admin.display import (
     moment,
     money,
     number,
+    number_column,
 )
 from billing.admin.filters import BUCKET_WORDS
 from billing.admin.reconciliation_forms import (
@@ -392,17 +393,9 @@ class ReconciliationRowAdmin(EndlessAdmin[ReconciliationRow]):
     def state_shown(self, row: ReconciliationRow) -> SafeString:
         return state_badge(row)
 
-    @admin.display(description=gettext_lazy("attempts"))
-    def attempts_figure(self, row: ReconciliationRow) -> SafeString:
-        return figure(number(row.attempts))
-
-    @admin.display(description=gettext_lazy("attempts that reported nothing"))
-    def silent_figure(self, row: ReconciliationRow) -> SafeString:
-        return figure(number(row.silent))
-
-    @admin.display(description=gettext_lazy("unexplained"))
-    def unexplained_figure(self, row: ReconciliationRow) -> SafeString:
-        return figure(number(row.unexplained))
+    attempts_figure = number_column("attempts", gettext_lazy("attempts"))
+    silent_figure = number_column("silent", gettext_lazy("attempts that reported nothing"))
+    unexplained_figure = number_column("unexplained", gettext_lazy("unexplained"))
 
     @admin.display(description=gettext_lazy("their cost"))
     def cost_shown(self, row: ReconciliationRow) -> str:

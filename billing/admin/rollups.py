@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from billing.admin.access import EndlessAdmin
-from billing.admin.display import figure, moment, money, number
+from billing.admin.display import moment, money_column, number_column
 from billing.admin.filters import AccountFilter, MeteringFilter, ModelFilter
 from billing.models import RollupDue, UsageDay, UsageRollup
-from billing.money import NANO_PLACES
 
 
 @admin.register(UsageRollup)
@@ -41,21 +39,10 @@ class UsageRollupAdmin(EndlessAdmin[UsageRollup]):
     def key(self, rollup: UsageRollup) -> str:
         return f"{rollup.account.name}/{rollup.api_key.name}"
 
-    @admin.display(description=gettext_lazy("requests"))
-    def requests_figure(self, rollup: UsageRollup) -> SafeString:
-        return figure(number(rollup.requests))
-
-    @admin.display(description=gettext_lazy("input"))
-    def input_figure(self, rollup: UsageRollup) -> SafeString:
-        return figure(number(rollup.input))
-
-    @admin.display(description=gettext_lazy("output"))
-    def output_figure(self, rollup: UsageRollup) -> SafeString:
-        return figure(number(rollup.output))
-
-    @admin.display(description=gettext_lazy("cost"))
-    def cost_figure(self, rollup: UsageRollup) -> SafeString:
-        return figure(money(rollup.cost_nanos, rollup.currency, NANO_PLACES))
+    requests_figure = number_column("requests", gettext_lazy("requests"))
+    input_figure = number_column("input", gettext_lazy("input"))
+    output_figure = number_column("output", gettext_lazy("output"))
+    cost_figure = money_column("cost_nanos", gettext_lazy("cost"))
 
 
 @admin.register(UsageDay)
@@ -80,21 +67,10 @@ class UsageDayAdmin(EndlessAdmin[UsageDay]):
     def key(self, sums: UsageDay) -> str:
         return f"{sums.account.name}/{sums.api_key.name}"
 
-    @admin.display(description=gettext_lazy("requests"))
-    def requests_figure(self, sums: UsageDay) -> SafeString:
-        return figure(number(sums.requests))
-
-    @admin.display(description=gettext_lazy("input"))
-    def input_figure(self, sums: UsageDay) -> SafeString:
-        return figure(number(sums.input))
-
-    @admin.display(description=gettext_lazy("output"))
-    def output_figure(self, sums: UsageDay) -> SafeString:
-        return figure(number(sums.output))
-
-    @admin.display(description=gettext_lazy("cost"))
-    def cost_figure(self, sums: UsageDay) -> SafeString:
-        return figure(money(sums.cost_nanos, sums.currency, NANO_PLACES))
+    requests_figure = number_column("requests", gettext_lazy("requests"))
+    input_figure = number_column("input", gettext_lazy("input"))
+    output_figure = number_column("output", gettext_lazy("output"))
+    cost_figure = money_column("cost_nanos", gettext_lazy("cost"))
 
 
 @admin.register(RollupDue)

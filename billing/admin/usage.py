@@ -25,6 +25,7 @@ from billing.admin.display import (
     list_url,
     money,
     number,
+    number_column,
     stacked,
 )
 from billing.admin.filters import (
@@ -212,9 +213,7 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
         words = _("cache %(read)s · %(written)s") % {"read": number(record.cache_read), "written": number(written)}
         return stacked(count, words)
 
-    @admin.display(description=gettext_lazy("output"))
-    def output_figure(self, record: UsageRecord) -> SafeString:
-        return figure(number(record.output))
+    output_figure = number_column("output", gettext_lazy("output"))
 
     @admin.display(description=gettext_lazy("cost"))
     def cost_figure(self, record: UsageRecord) -> SafeString:

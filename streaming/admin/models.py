@@ -32,7 +32,7 @@ from streaming import route_states
 from streaming.admin import standing
 from streaming.health import RouteState
 from streaming.models import Model, Route
-from streaming.protocols.tokens import CLAUDE_FACTOR_PPM
+from streaming.protocols.messages import COUNT_FACTOR_PPM
 
 
 class RouteInline(KeptInline[Route, Model]):
@@ -133,11 +133,11 @@ class PublicModelAdmin(KeptAdmin[Model]):
     @admin.display(description=gettext_lazy("count factor"))
     def count_factor(self, model: Model) -> SafeString | str:
         speaks = any("messages" in route.provider.wire_formats for route in model.routes.all() if route.active)
-        return count_factors.factor_cell(model, CLAUDE_FACTOR_PPM) if speaks else UNKNOWN
+        return count_factors.factor_cell(model, COUNT_FACTOR_PPM) if speaks else UNKNOWN
 
     @admin.display(description=gettext_lazy("count factor"))
     def count_factor_story(self, model: Model) -> SafeString:
-        return count_factors.factor_story(model, CLAUDE_FACTOR_PPM)
+        return count_factors.factor_story(model, COUNT_FACTOR_PPM)
 
     @admin.display(description=gettext_lazy("state"), ordering="active")
     def state(self, model: Model) -> SafeString:

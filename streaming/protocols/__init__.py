@@ -32,12 +32,16 @@ class WireFormat:
     read_error: Callable[[int, bytes], ProviderError]
     error_body: Callable[[GatewayError, str], bytes]
     Meter: Callable[[MeterOptions], StreamMeter]
+    count_factor_ppm: int | None = None
+    """What its models' tokens are per million of o200k, until records of a model tell better; None: they are o200k's,
+    or the nearest that we have."""
 
 
 def _of(module: ModuleType) -> WireFormat:
     return WireFormat(
         module.NAME, module.UPSTREAM_PATH, module.read_request, module.prepare_request, module.input_content,
         module.read_answer, module.read_error, module.error_body, module.Meter,
+        getattr(module, "COUNT_FACTOR_PPM", None),
     )  # fmt: skip
 
 

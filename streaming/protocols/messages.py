@@ -30,6 +30,8 @@ from streaming.protocols.spans import Edit, apply_edits
 from streaming.protocols.sse import SSEEvent, data_edits
 
 NAME, UPSTREAM_PATH = "messages", "messages"
+COUNT_FACTOR_PPM = 1_100_000
+"""Claude's tokenizer is not public: about so many of its tokens per million of o200k."""
 
 # --- requests ---
 

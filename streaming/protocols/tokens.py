@@ -27,9 +27,6 @@ import tiktoken
 
 MILLION = 1_000_000
 
-CLAUDE_FACTOR_PPM = 1_100_000
-"""Claude's tokens per million o200k tokens, until enough finished records of a model tell better."""
-
 VOCABULARY_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 """tiktoken's own pin of o200k_base.tiktoken (tiktoken_ext/openai_public.py)."""
 

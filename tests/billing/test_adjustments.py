@@ -37,8 +37,8 @@ def ben(db: None) -> User:
     return User.objects.create_user("ben")
 
 
-def proposed(key: ApiKey, by: User, amount: str = "-150", kind: str = "goodwill") -> Adjustment:
-    return adjustments.propose(key, kind, parse(amount), " the outage of Tuesday ", by=by, now=NOW)
+def proposed(key: ApiKey, by: User, amount: str = "-150", kind: str = "goodwill", now: dt.datetime = NOW) -> Adjustment:
+    return adjustments.propose(key, kind, parse(amount), " the outage of Tuesday ", by=by, now=now)
 
 
 def spent(key: ApiKey) -> dict[str, int]:
@@ -70,7 +70,23 @@ def test_limit_is_of_both_directions(key: ApiKey, ann: User, settings: Settings)
     found = [proposed(key, ann, amount, "correction").state for amount in ("0.5", "-0.5", "0.51", "-0.51")]
     assert found == ["approved", "approved", "proposed", "proposed"]
     settings.APPROVAL_ABOVE = Decimal(0)
-    assert adjustments.needs_approval(1)
+    assert adjustments.needs_approval(1, 0)
+
+
+def test_large_one_is_not_made_of_small_ones(key: ApiKey, ann: User, ben: User, settings: Settings) -> None:
+    """What one person does alone in 30 days counts together: per account and direction, and never what another did."""
+    settings.APPROVAL_ABOVE = Decimal(100)
+    sibling = make_key(key.account, "sibling")
+    assert [proposed(one, ann, "-60", "correction").state for one in (key, sibling)] == ["approved", "proposed"]
+    assert proposed(key, ann, "-40", "correction").state == "approved"
+    assert proposed(key, ann, "-0.000000001", "correction").state == "proposed"
+    assert proposed(key, ann, "100", "correction").state == "approved"
+    assert proposed(key, ben, "-100", "correction").state == "approved"
+    assert proposed(make_key(make_account("other"), "k"), ann, "-100", "correction").state == "approved"
+    with_approval = proposed(key, ben, "-1", "correction")
+    adjustments.approve(with_approval.pk, by=ann, now=NOW)
+    later = NOW + dt.timedelta(days=30)
+    assert proposed(key, ann, "-100", "correction", later).state == "approved"
 
 
 def test_nobody_approves_their_own(key: ApiKey, ann: User) -> None:
@@ -109,11 +125,11 @@ def test_decision_is_final(key: ApiKey, ann: User, ben: User) -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"amount_nanos": 0}, "an amount and a reason"),
-        ({"reason": " "}, "an amount and a reason"),
-        ({"amount_nanos": 1}, "goodwill is a credit"),
-        ({"kind": "settled"}, "goodwill and correction, not settled"),
-        ({"kind": "carried"}, "goodwill and correction, not carried"),
+        ({"amount_nanos": 0}, "and a reason"),
+        ({"reason": " "}, "and a reason"),
+        ({"amount_nanos": 1}, "Goodwill is a credit"),
+        ({"kind": "settled"}, "kind settled are"),
+        ({"kind": "carried"}, "kind carried are"),
     ],
 )
 def test_nonsense_is_refused(key: ApiKey, ann: User, fields: dict[str, object], told: str) -> None:
@@ -124,7 +140,7 @@ def test_nonsense_is_refused(key: ApiKey, ann: User, fields: dict[str, object], 
 
 def test_request_is_one_of_the_keys(key: ApiKey, ann: User) -> None:
     record = make_record(make_key(key.account, "other"), NOW)
-    with pytest.raises(AdjustmentError, match="not made with this key"):
+    with pytest.raises(AdjustmentError, match="made with another key"):
         adjustments.propose(key, "goodwill", -1, "an outage", by=ann, now=NOW, record=record)
     made = adjustments.propose(record.api_key, "goodwill", -1, "an outage", by=ann, now=NOW, record=record)
     assert made.record == record

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.timezone import now
 
-from billing import invoice_runs, invoices, proofs
+from billing import invoice_runs, invoices, jobs, proofs
 from billing.invoice_runs import State
 from billing.models import Invoice, InvoiceDocument, InvoiceRun, UsageRecord
 from billing.usage import TokenUsage
@@ -88,7 +88,7 @@ def test_issue_asks_with_number_and_total(login: Login, world: World) -> None:
     assert "1 draft stays behind: it has unpriced requests." in asked
     assert "late usage on the next ones: 1 streams of the period that are still open." in asked
     assert client.post(run_url("_issue", month), {"seen": seen(asked)}).status_code == 302
-    assert invoice_runs.tend(now() + invoice_runs.OVERLOOKED * 2) == 1
+    assert invoice_runs.tend(now() + jobs.OVERLOOKED * 2) == 1
     draft.refresh_from_db()
     assert draft.status == "open"
     page = client.get(run_url(month=month)).text

@@ -8,6 +8,7 @@ import datetime as dt
 import json
 import re
 import uuid
+from decimal import Decimal, InvalidOperation
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -256,8 +257,8 @@ def clean(cell: Any) -> str:
     """A figure without separators and signs of unknown, as a plain number where it is one."""
     text = "" if cell in (None, "—") else str(cell).replace(",", "").removeprefix("+").removeprefix("'")
     try:
-        return f"{float(text):.9f}"
-    except ValueError:
+        return f"{Decimal(text):.9f}"
+    except InvalidOperation:
         return text
 
 

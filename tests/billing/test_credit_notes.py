@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from billing import credit_notes, invoices, money
-from billing.credit_notes import Credit, CreditRefused, Wanted, with_tax, without_tax
+from billing.credit_notes import CreditRefused, Wanted
 from billing.models import CreditNote, CreditNoteLine, Invoice
 from billing.money import parse
+from billing.tax import Credit, with_tax, without_tax
 from billing.usage import TokenUsage
 from tests.billing.factories import make_account, make_adjustment, make_key, make_record, utc
 

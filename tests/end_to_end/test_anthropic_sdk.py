@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import anthropic
@@ -159,7 +160,7 @@ def test_broken_stream_raises(
     record = gateway.record(stream.response.headers["request-id"], key)
     assert record["usage"]["input"] == 10
     assert record["usage"]["output"] > 0
-    assert float(record["cost"]) > 0
+    assert Decimal(record["cost"]) > 0
 
 
 def test_broken_helper_stream_raises(client: anthropic.Anthropic, fresh: Fresh) -> None:

@@ -8,6 +8,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pytest
 
@@ -70,7 +71,7 @@ async def test_killed_streams_are_billed(uvicorn: Gateway, installation: Install
         assert (record["ending"], record["metering"]) == ("gateway_lost", "checkpoint")
         assert tokens(words - LOST_WORDS) <= record["usage"]["output"] <= tokens(words + 4)
         assert record["usage"]["input"] > 0
-        assert float(record["cost"]) > 0
+        assert Decimal(record["cost"]) > 0
     assert (await asyncio.to_thread(swept, installation))["streams"] == 0
     assert await asyncio.to_thread(lambda: [uvicorn.record(name, KEY) for name in names]) == before
 
@@ -104,7 +105,7 @@ def test_killed_before_output_costs_nothing(uvicorn: Gateway, installation: Inst
         client.leave()
     swept(installation)
     record = uvicorn.record(name, KEY)
-    assert (record["ending"], record["metering"], float(record["cost"])) == ("gateway_lost", "none", 0)
+    assert (record["ending"], record["metering"], Decimal(record["cost"])) == ("gateway_lost", "none", 0)
 
 
 def test_lost_answer_is_zero_cost(uvicorn: Gateway, installation: Installation, provider: Provider) -> None:
@@ -118,7 +119,7 @@ def test_lost_answer_is_zero_cost(uvicorn: Gateway, installation: Installation, 
         client.leave()
     swept(installation)
     record = uvicorn.record(name, KEY)
-    assert (record["ending"], record["metering"], float(record["cost"])) == ("gateway_lost", "none", 0)
+    assert (record["ending"], record["metering"], Decimal(record["cost"])) == ("gateway_lost", "none", 0)
     [(reason,)] = installation.query(f"SELECT reason FROM billing_usagerecord WHERE request_name = '{name}'")
     assert "lost" in reason
 

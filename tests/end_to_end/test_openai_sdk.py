@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from decimal import Decimal
 from typing import Any
 
 import openai
@@ -227,7 +228,7 @@ def test_broken_chat_stream_raises(client: openai.OpenAI, gateway: Gateway, fres
     record = gateway.record(stream.response.headers["x-request-id"], key)
     assert record["ending"] == {"cut": "provider_cut", "failing-event": "provider_error"}[model]
     assert record["metering"] == "estimated"
-    assert float(record["cost"]) > 0
+    assert Decimal(record["cost"]) > 0
 
 
 @pytest.mark.parametrize("model", ["cut", "failing-event"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from decimal import Decimal
 
 import psutil
 import pytest
@@ -57,7 +58,7 @@ def test_client_that_reads_nothing_is_cut(gateway: Gateway, key: str, provider: 
     record = gateway.record(name, key)
     assert (record["ending"], record["metering"]) == ("client_left", "estimated")
     assert record["usage"]["output"] > 0
-    assert float(record["cost"]) > 0
+    assert Decimal(record["cost"]) > 0
 
 
 def test_unread_answer_keeps_no_connection(gateway: Gateway, key: str, name: str) -> None:

@@ -10,7 +10,8 @@ from channels.db import database_sync_to_async
 from django.conf import LazySettings
 
 from billing.models import UsageRecord
-from streaming.protocols.tokens import CLAUDE_FACTOR_PPM, count, scaled
+from streaming.protocols.messages import COUNT_FACTOR_PPM
+from streaming.protocols.tokens import count, scaled
 from tests.streaming.in_process import Client, SlowProvider, configured, request_body, running, until
 from tests.streaming.test_relay import OUTPUT
 
@@ -43,7 +44,7 @@ async def test_counted_body_is_let_go(settings: LazySettings, valkey: str, tmp_p
         await until(lambda: len(client.sent) > 1 and not gateway.bodies.held)
         await until(lambda: Body.gone and not bodies_in_memory())
         assert not client.answered.done()
-        assert [run.count.input for run in gateway.runs] == [scaled(count(WORDS), CLAUDE_FACTOR_PPM)]
+        assert [run.count.input for run in gateway.runs] == [scaled(count(WORDS), COUNT_FACTOR_PPM)]
         provider.goes_on.set()
         await client.answered
     assert gateway.bodies.held == 0
