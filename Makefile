@@ -45,6 +45,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python manage.py check
 	$(BIN)/python manage.py makemigrations --check --dry-run
 
 # ONLY names runs, separated by commas; DURATION is the seconds of each measurement.

@@ -12,6 +12,7 @@ from typing import Any
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hopbase_site.settings")
 
 from django.core.asgi import get_asgi_application
+from django.urls import get_resolver
 
 django_application = get_asgi_application()
 
@@ -22,6 +23,8 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 ROLE = os.environ.get("HOPBASE_ROLE", "all")
+if ROLE != "gateway":
+    get_resolver().url_patterns  # noqa: B018 - now: the first request would load the pages in the event loop
 HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 

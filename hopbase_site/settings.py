@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import warnings
 from decimal import Decimal
 from pathlib import Path
@@ -63,11 +64,11 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # --- Django ---
 INSTALLED_APPS = [
-    "daphne",
+    *(["daphne"] if "runserver" in sys.argv[1:2] else []),  # it is that command, and brings Twisted with it
     "unfold",
     "unfold.contrib.filters",
     "unfold.contrib.forms",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # hopbase_site.urls finds the pages: who serves none loads none
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -5,6 +5,7 @@ from django.urls import include, path
 
 from billing.admin import pages
 
+admin.autodiscover()
 site_urls, app_name, namespace = admin.site.urls
 
 urlpatterns = [

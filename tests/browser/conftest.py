@@ -53,7 +53,7 @@ def provider() -> Iterator[Provider]:
 
 @pytest.fixture(scope="package")
 def installation(database_url: str, provider: Provider) -> Iterator[Installation]:
-    made = Installation(database_url, PROVIDER_KEY=stage.PROVIDER_KEY)
+    made = Installation(database_url, role="all", PROVIDER_KEY=stage.PROVIDER_KEY)
     try:
         made.migrate()
         made.apply(stage.configuration(provider.base_url))

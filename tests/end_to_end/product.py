@@ -47,9 +47,13 @@ MIGRATED = FOLDER / "migrated.sqlite3"
 
 
 class Installation:
-    """One installation: its environment, its folder in /tmp, and its commands. No database URL: the default."""
+    """One installation: its environment, its folder in /tmp, and its commands. No database URL: the default.
 
-    def __init__(self, database_url: str, **settings: str) -> None:
+    `role`: what its servers serve; the admin's pages take a second to load.
+    """
+
+    def __init__(self, database_url: str, *, role: str = "gateway", **settings: str) -> None:
+        self.role = role
         self.folder = Path(tempfile.mkdtemp(prefix="hb-e2e-", dir="/tmp"))
         self.var_dir = self.folder / "var"
         self.database_url = database_url
@@ -129,7 +133,7 @@ class Installation:
 
     def twin(self) -> Installation:
         """The same configuration on a copy of the kept database, in a folder of its own: `remove` it."""
-        made = Installation(copied(self._kept) if self.database_url else "")
+        made = Installation(copied(self._kept) if self.database_url else "", role=self.role)
         own = {"HOPBASE_VAR_DIR": str(made.var_dir), "DATABASE_URL": made.database_url}
         made.environment, made._is_twin = {**self.environment, **own}, True
         if not self.database_url:
@@ -193,9 +197,10 @@ class Gateway:
     def __init__(self, installation: Installation, server: str, *arguments: str, **settings: str) -> None:
         self.installation, self.server = installation, server
         self.log_path = installation.folder / f"serve-{server}-{secrets.token_hex(3)}.log"
+        command = ["serve", "--role", installation.role, "--port", "0", "--server", server, *arguments]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "serve", "--port", "0", "--server", server, *arguments],
+                [sys.executable, "manage.py", *command],
                 cwd=ROOT, env={**installation.environment, **settings},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,  # a group of its own, so that a test can signal all of it

@@ -243,7 +243,7 @@ class World:
         """As a supervisor does: again and again, since a process does not start without its database."""
         deadline = time.monotonic() + START_S
         while True:
-            gateway = Gateway(self.installation, "uvicorn", "--role", "gateway")
+            gateway = Gateway(self.installation, "uvicorn")
             try:
                 gateway.wait_until_ready()
             except AssertionError:

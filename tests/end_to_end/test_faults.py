@@ -77,7 +77,7 @@ def draining(base_url: str) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=SEEDS)
 def served(request: pytest.FixtureRequest, stand: Stand) -> Iterator[Gateway]:
     """A gateway that nobody else uses: what is left over is these tests' own."""
-    with stand.installation.serving(request.param, "--role", "gateway") as gateway:
+    with stand.installation.serving(request.param) as gateway:
         yield gateway
 
 

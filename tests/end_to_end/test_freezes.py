@@ -111,7 +111,7 @@ def still_process(installation: Installation) -> None:
         lasting, second = begin(gateway, "endless", MESSAGES)
         with stopped(gateway):
             until = time.monotonic() + STILL_S
-            with installation.serving("uvicorn", "--role", "gateway") as neighbour:
+            with installation.serving("uvicorn") as neighbour:
                 assert swept(installation) == 0
                 sleep_until(until)
                 assert records(installation, finishing) == records(installation, lasting) == []
@@ -144,7 +144,7 @@ def still_process_elsewhere(installation: Installation) -> None:
         time.sleep(2 * CHECKPOINT_S)
         with stopped(gateway):
             began = time.monotonic()
-            with installation.serving("uvicorn", "--role", "gateway", **elsewhere) as other:
+            with installation.serving("uvicorn", **elsewhere) as other:
                 sleep_until(began + WATCH_S - 2)
                 assert records(installation, finishing) == records(installation, lasting) == []
                 wait_until(lambda: len(records(installation, finishing) + records(installation, lasting)) == 2, 40)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +78,28 @@ def test_other_commands_need_secrets(settings: Any, capsys: pytest.CaptureFixtur
         pytest.fail(f"{command} is gone")
     assert command_line.run(["manage.py", command]) == 1
     assert capsys.readouterr().err.startswith("error: SECRET_KEY is shorter than 32 characters: ")
+
+
+LOADS = """
+import json, os, sys
+os.environ["HOPBASE_ROLE"] = {role!r}
+from hopbase_site.command_line import run
+assert run(["manage.py", "apply", "/nowhere.yaml"]) == 1
+import hopbase_site.asgi
+print(json.dumps(["billing.admin.keys" in sys.modules, "twisted" in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize(("role", "pages"), [("gateway", False), ("admin", True), ("all", True)])
+def test_processes_load_what_they_serve(role: str, pages: bool, tmp_path: Path) -> None:
+    """Neither commands nor gateways load the admin; who serves it does before the first request; nobody Twisted."""
+    environment = {
+        **os.environ, "DJANGO_SETTINGS_MODULE": "hopbase_site.settings", "DEBUG": "true", "DATABASE_URL": "",
+        "HOPBASE_VAR_DIR": str(tmp_path), "HOPBASE_ENV_FILE": os.devnull,
+    }  # fmt: skip
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADS.format(role=role)], cwd=root, env=environment, capture_output=True, text=True,
+        timeout=60, check=True,
+    )  # fmt: skip
+    assert json.loads(ended.stdout) == [pages, False]

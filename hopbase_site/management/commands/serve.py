@@ -138,5 +138,7 @@ def serve(role: str, server: str, listening: socket.socket, worker: bool) -> Non
     )
     host, port = listening.getsockname()[:2]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    run = {"uvicorn": servers.run_uvicorn, "daphne": servers.run_daphne}[server]
+    run = (
+        importlib.import_module("hopbase_site.daphne_server").run_daphne if server == "daphne" else servers.run_uvicorn
+    )
     run(application, listening, lambda: log.info("HopBase serves on http://%s (role %s, %s)", address, role, server))
