@@ -64,7 +64,7 @@ def cost(one: TokenSum, version: PriceVersion) -> int:
         raise NoPrice(f"the price is in {version.currency}, the account's currency is {one.currency}")
     # A threshold is about requests, and this is a sum of them: what counts is how they were billed.
     above = version.long_context.above + 1 if one.long_context and version.long_context else 0
-    units = unit_prices(version, one.tier, above)
+    units = unit_prices(version, one.tier, above).exact
     missing = [bucket for bucket, count in one.tokens.items() if count and bucket not in units]
     if missing:
         raise NoPrice(f"no price for bucket {missing[0]} of model {version.model}")

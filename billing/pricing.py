@@ -46,6 +46,16 @@ class PriceVersion:
     tiers: Mapping[str, Fraction | Mapping[str, int]] = field(default_factory=dict)
     long_context: LongContext | None = None
     server_tools: Mapping[str, int] = field(default_factory=dict)
+    applied: dict[tuple[str, bool], AppliedPrices] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Unit prices that were worked out once, by tier and long context: a version never changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPrices:
+    """Nanos per million tokens of every bucket that has a price, tier and long context applied: exact, and as shown."""
+
+    exact: Mapping[str, Fraction]
+    shown: Mapping[str, int]
 
 
 PriceOf = Callable[[str, dt.datetime], PriceVersion | None]
@@ -182,9 +192,14 @@ def factored(price: PriceVersion, tier: str, total_input: int) -> dict[str, Unit
     return {bucket: UnitPrice(nanos, factor, output if bucket == "output" else long) for bucket, nanos in block.items()}
 
 
-def unit_prices(price: PriceVersion, tier: str, total_input: int) -> dict[str, Fraction]:
-    """Exact nanos per million tokens of every bucket with a price, tier and long context applied."""
-    return {bucket: unit.exact for bucket, unit in factored(price, tier, total_input).items()}
+def unit_prices(price: PriceVersion, tier: str, total_input: int) -> AppliedPrices:
+    """The unit price of every bucket that has one, as a request of this tier and size pays it; NoPrice as above."""
+    wanted = tier, is_long(price, total_input)
+    if (found := price.applied.get(wanted)) is None:
+        exact = {bucket: unit.exact for bucket, unit in factored(price, tier, total_input).items()}
+        found = AppliedPrices(exact, {bucket: shown(unit) for bucket, unit in exact.items()})
+        price.applied[wanted] = found
+    return found
 
 
 def is_long(price: PriceVersion, total_input: int) -> bool:
@@ -227,11 +242,11 @@ def _rate_own(usage: TokenUsage, model: str, terms: _Terms) -> Rating:
         return Rating(0, dict.fromkeys(BUCKETS, 0), {})
     price = terms.price(model)
     units = unit_prices(price, terms.tier, usage.total_input)
-    amounts = {bucket: _amount(count, units, bucket, model) for bucket, count in usage.buckets().items()}
+    amounts = {bucket: _amount(count, units.exact, bucket, model) for bucket, count in usage.buckets().items()}
     return Rating(
         cost_nanos=sum(amounts.values()),
         buckets=amounts,
-        unit_prices={bucket: shown(unit) for bucket, unit in units.items()},
+        unit_prices=units.shown,
         items=_tools(usage, price),
         price_version=price.label,
         long_context=is_long(price, usage.total_input),
@@ -245,10 +260,10 @@ def _rate_part(part: Part, terms: _Terms) -> list[Item]:
     price = terms.price(part.model)
     units = unit_prices(price, terms.tier, part.usage.total_input)
     used = {bucket: count for bucket, count in part.usage.buckets().items() if count}
-    amounts = {bucket: _amount(count, units, bucket, part.model) for bucket, count in used.items()}
+    amounts = {bucket: _amount(count, units.exact, bucket, part.model) for bucket, count in used.items()}
     return [
         *(
-            Item(part.model, bucket, count, shown(units[bucket]), True, amounts[bucket], price.label)
+            Item(part.model, bucket, count, units.shown[bucket], True, amounts[bucket], price.label)
             for bucket, count in used.items()
         ),
         *_tools(part.usage, price),

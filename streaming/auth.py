@@ -46,7 +46,7 @@ def _parsed(text: str) -> Address | None:
 
 async def authenticate(
     headers: Mapping[bytes, bytes],
-    address: Address | None,
+    address: Callable[[], Address | None],
     now: float,
     known: Callable[[str, float], KeyEntry | None],
     look_up: LookUp,
@@ -56,7 +56,7 @@ async def authenticate(
     """The key of a request, checked: known, not revoked or expired, its account active, its address allowed.
 
     `known` reads the snapshot in memory; a well-formed key that is not there is looked up once in the database. `used`
-    is told the digest of a secret that lets its bearer in.
+    is told the digest of a secret that lets its bearer in. `address` is asked only for a key that is bound to some.
     """
     secret = read_secret(headers)
     entry, digest = None, ""
@@ -69,7 +69,12 @@ async def authenticate(
         raise ApiError("api_key_expired", "The API key has expired. Ask for a new one.")
     if not entry.account.active:
         raise ApiError("account_disabled", "The account of this API key is disabled. Ask its operator.")
-    if entry.allowed_ips and not (address and any(address in network for network in entry.allowed_ips)):
+    if entry.allowed_ips and not is_allowed(address(), entry.allowed_ips):
         raise ApiError("ip_not_allowed", "This API key may not be used from this network address.")
     used(digest, now)
     return entry
+
+
+def is_allowed(address: Address | None, networks: Networks) -> bool:
+    """Whether an address is known and lies in one of the networks."""
+    return address is not None and any(address in network for network in networks)

@@ -26,7 +26,7 @@ from billing import views as billing_views
 from billing.catalogue import KeyEntry
 from streaming import gateway as gateways
 from streaming import metrics
-from streaming.auth import authenticate, client_address
+from streaming.auth import Address, authenticate, client_address
 from streaming.catalogue import ModelEntry
 from streaming.client import Client, Send
 from streaming.counting import StreamCount
@@ -97,12 +97,14 @@ class ApiConsumer(AsyncHttpConsumer):  # type: ignore[misc]
 
     async def key(self) -> KeyEntry:
         """The key of the request, checked from the headers alone."""
-        peer = (self.scope.get("client") or [None])[0]
-        address = client_address(peer, self.headers, settings.TRUSTED_PROXIES)
         return await authenticate(
-            self.headers, address, time.time(), self.gateway.catalogue.billing.key_by_digest,
+            self.headers, self._address, time.time(), self.gateway.catalogue.billing.key_by_digest,
             self.gateway.key_in_database, settings.KEY_PEPPER, self.gateway.key_uses.note,
         )  # fmt: skip
+
+    def _address(self) -> Address | None:
+        peer = (self.scope.get("client") or [None])[0]
+        return client_address(peer, self.headers, settings.TRUSTED_PROXIES)
 
     async def counted_key(self) -> KeyEntry:
         """The key of a request that uses no tokens, counted against its requests per minute."""
@@ -117,6 +119,8 @@ class ApiConsumer(AsyncHttpConsumer):  # type: ignore[misc]
     def query(self) -> dict[str, str]:
         """The query's values, the last of each name."""
         raw = self.scope.get("query_string", b"").decode("latin-1")
+        if not raw:
+            return {}
         return {name: values[-1] for name, values in parse_qs(raw, keep_blank_values=True).items()}
 
 

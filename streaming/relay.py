@@ -297,7 +297,7 @@ async def _pass_on(run: Run, report: AttemptReport, live: Live, passage: Passage
         lingering = passage.ended in ("complete", "incomplete", "error")
         await _end(run, report, passage, data, options)
     finally:
-        if lingering:
+        if lingering and not answer.is_read:
             options.spawn(_linger(answer))
         else:
             await answer.aclose()

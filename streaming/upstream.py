@@ -46,34 +46,58 @@ class Upstream:
 
     def __init__(self, connect_timeout_s: float) -> None:
         self._timeout = {"connect": connect_timeout_s, "read": None, "write": None, "pool": connect_timeout_s}
-        self._client = httpx.AsyncClient(transport=Transport(client=_session), follow_redirects=False)
+        self._transport = Transport(client=_session)
+        self._places: dict[int, Place] = {}
 
     async def post(
         self, provider: ProviderEntry, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]], query: str = ""
     ) -> UpstreamAnswer:
         """Send a request and return the answer as soon as its headers are there; AttemptFailed when it never comes."""
-        url = f"{provider.base_url.rstrip('/')}/{path}{query}"
-        if is_literal_and_refused(httpx.URL(url).host):
+        place = self._place(provider)
+        if place.is_refused:
             raise AttemptFailed(Failure("failed", REFUSED_ADDRESS))
         request = httpx.Request(
             "POST",
-            url,
-            headers=[*headers, *_own_headers(provider)],
+            place.url(path + query),
+            headers=[*headers, *place.headers],
             content=body,
             extensions={"timeout": self._timeout},
         )
         try:
-            response = await self._client.send(request, stream=True)
+            response = await self._transport.handle_async_request(request)
         except httpx.TransportError as error:
             raise AttemptFailed(_unreachable(error)) from None
         except aiohttp.ClientError as error:  # the transport knows no name for it: an answer that is no HTTP
             raise AttemptFailed(Failure("failed", f"no HTTP answer: {type(error).__name__}")) from None
         response.request = BODILESS
-        return UpstreamAnswer(response, passed_headers(response.headers, provider))
+        return UpstreamAnswer(response, provider)
+
+    def _place(self, provider: ProviderEntry) -> Place:
+        found = self._places.get(provider.id)
+        if found is None or found.provider is not provider:
+            found = self._places[provider.id] = Place(provider)
+        return found
 
     async def aclose(self) -> None:
         """Close every connection."""
-        await self._client.aclose()
+        await self._transport.aclose()
+
+
+class Place:
+    """Where a provider is asked, worked out once for each version of its entry."""
+
+    def __init__(self, provider: ProviderEntry) -> None:
+        self.provider = provider
+        self.headers = _own_headers(provider)
+        self._base = provider.base_url.rstrip("/")
+        self._urls: dict[str, httpx.URL] = {}
+        self.is_refused = is_literal_and_refused(httpx.URL(self._base).host)
+
+    def url(self, path: str) -> httpx.URL:
+        """The address of a path, its query included: there are a handful of them."""
+        if (found := self._urls.get(path)) is None:
+            found = self._urls[path] = httpx.URL(f"{self._base}/{path}")
+        return found
 
 
 class Resolver(aiohttp.ThreadedResolver):
@@ -99,7 +123,14 @@ class Transport(AiohttpTransport):
 
 
 class Connection(ResponseHandler):
-    """Tells the reader of a body that its framing broke: aiohttp 3.14 drops such a body, and lets its reader wait."""
+    """Tells the reader of a body that its framing broke: aiohttp 3.14 drops such a body, and lets its reader wait.
+
+    And it resumes nothing that is not paused: aiohttp does so after each read, which parses nothing and costs as much.
+    """
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException = _EXC_SENTINEL) -> None:
         body = self._payload
@@ -160,11 +191,12 @@ def _unreachable(error: httpx.TransportError) -> Failure:
 class UpstreamAnswer:
     """A provider's answer: status and headers at once, the body as it comes."""
 
-    def __init__(self, response: httpx.Response, passed: dict[str, str]) -> None:
+    def __init__(self, response: httpx.Response, provider: ProviderEntry) -> None:
         self.status = response.status_code
-        self.headers = response.headers
-        self.passed_headers = passed
+        self.headers: Mapping[str, str] = dict(response.headers.items())
+        self.passed_headers = passed_headers(self.headers, provider)
         self._response = response
+        self._reader: aiohttp.StreamReader = response.extensions[READER]
         self._chunks: AsyncGenerator[bytes, None] | None = None
 
     @property
@@ -182,6 +214,11 @@ class UpstreamAnswer:
         encoding = self.headers.get("content-encoding", "").strip().lower()
         return "" if encoding == "identity" else encoding
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the body has ended and all of it was read."""
+        return self._reader.at_eof()
+
     def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body's bytes, decoded; `BROKEN` when the provider breaks off. A second call continues the first."""
         if self._chunks is None:
@@ -190,7 +227,7 @@ class UpstreamAnswer:
 
     async def _raw(self) -> AsyncGenerator[bytes, None]:
         """The body's bytes as they come. aiohttp tells of a break at once, and would forget what it holds unread."""
-        reader: aiohttp.StreamReader = self._response.extensions[READER]
+        reader = self._reader
         try:
             while chunk := await reader.read(READ_BYTES):
                 yield chunk

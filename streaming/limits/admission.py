@@ -225,23 +225,20 @@ class Limits:
 
     async def _settle_group(self, group: Sequence[Hold]) -> list[Hold]:
         """Settle, and return those that could not be. Who has no budget does not wait for the database."""
-        plain = self._settle_in_store([hold for hold in group if hold.billed is None], {})
+        plain = self._queue_settlements([hold for hold in group if hold.billed is None], {})
         budgets = {hold.billed: hold.budget for hold in group if hold.billed and hold.budget is not None}
         spendings = await self._spendings.read(budgets)
-        billed = self._settle_in_store([hold for hold in group if hold.billed in spendings], spendings)
+        billed = self._queue_settlements([hold for hold in group if hold.billed in spendings], spendings)
         unread = [hold for hold in group if hold.billed is not None and hold.billed not in spendings]
-        return [*await plain, *await billed, *unread]
+        refused = [hold for hold, call in plain if not await self._is_settled(hold, call, {})]
+        refused += [hold for hold, call in billed if not await self._is_settled(hold, call, spendings)]
+        return [*refused, *unread]
 
-    def _settle_in_store(
+    def _queue_settlements(
         self, holds: Sequence[Hold], spendings: dict[KeyMonth, Spending]
-    ) -> asyncio.Future[list[Hold]]:
-        """Queue the settlements at once, all in one round trip; resolves to those that Redis did not take."""
-        calls = [(hold, self._call_settle(hold, spendings)) for hold in holds]
-
-        async def refused() -> list[Hold]:
-            return [hold for hold, call in calls if not await self._is_settled(hold, call, spendings)]
-
-        return asyncio.ensure_future(refused())
+    ) -> list[tuple[Hold, asyncio.Future[bytes]]]:
+        """Queue the settlements at once, all in one round trip; each resolves to what `_is_settled` reads."""
+        return [(hold, self._call_settle(hold, spendings)) for hold in holds]
 
     def _call_settle(self, hold: Hold, spendings: dict[KeyMonth, Spending]) -> asyncio.Future[bytes]:
         billed = hold.billed or (hold.key.id, hold.month)

@@ -45,6 +45,15 @@ def test_buckets_have_their_prices(usage: TokenUsage, cost: str) -> None:
     assert not rating.unpriced
 
 
+def test_version_that_is_used_again_rates_as_a_new_one() -> None:
+    """What was worked out for one tier and size is not taken for another's."""
+    used = price(tiers=TIERS, long_context=LONG)
+    sizes = (USUAL, TokenUsage(input=300_000, output=4500))
+    asked = [(usage, tier) for usage in sizes for tier in ("", "priority", "flex", "batch", "unheard-of")]
+    for usage, tier in asked * 2:
+        assert rated(usage, used, tier=tier) == rated(usage, price(tiers=TIERS, long_context=LONG), tier=tier)
+
+
 @pytest.mark.parametrize("tier", ["", "default", "standard", "on_demand", "auto"])
 def test_base_tiers_pay_base_price(tier: str) -> None:
     assert rated(USUAL, price(tiers=TIERS), tier=tier).cost_nanos == parse("0.00163")

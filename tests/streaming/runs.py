@@ -36,6 +36,10 @@ class ScriptedAnswer:
         self.content_type = self.headers["content-type"]
         self._chunks = None
 
+    @property
+    def is_read(self) -> bool:
+        return not self.chunks_to_send
+
     def chunks(self):
         if self._chunks is None:
             self._chunks = self._play()

@@ -1,6 +1,7 @@
 """The HTTP side facing providers, against a real server where sockets matter."""
 
 import asyncio
+import dataclasses
 import gzip
 import os
 import zlib
@@ -120,6 +121,29 @@ async def test_credential_and_identity_go_out(upstream):
     assert head.startswith(b"post /v1/chat/completions http/1.1")
     assert b"authorization: bearer secret-1" in head
     assert b"accept-encoding: identity" in head
+
+
+async def test_new_credential_and_address_are_taken(upstream):
+    """What was worked out of a provider is worked out anew when its entry changes."""
+    once = STREAM.replace(b"content-type", b"connection: close\r\ncontent-type") + b"0\r\n\r\n"
+    async with Server(once) as first, Server(once) as second:
+        for server, credential in ((first, "secret-1"), (first, "secret-2"), (second, "secret-2")):
+            asked = dataclasses.replace(server.provider, credential=credential)
+            await (await upstream.post(asked, "x", b"{}", [])).aclose()
+            assert f"authorization: bearer {credential}".encode() in server.seen.lower()
+
+
+async def test_reader_that_paused_goes_on(upstream):
+    """More than is held unread: the connection pauses, and every byte comes once it is read."""
+    sent = os.urandom(3_000_000)
+    chunked = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (sent[:70_000], sent[70_000:]))
+    async with Server(STREAM[:-8] + chunked + b"0\r\n\r\n", close=False) as server:
+        answer = await upstream.post(server.provider, "x", b"{}", [])
+        await asyncio.sleep(0.1)  # it fills what is held
+        assert not answer.is_read
+        assert await answer.read(len(sent)) == sent
+        assert answer.is_read
+        await answer.aclose()
 
 
 async def test_cut_chunked_body_is_broken(upstream):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import gc
 import importlib
 import logging
 import os
 import socket
+import sys
 import threading
 from typing import Any
 
@@ -23,6 +25,10 @@ from hopbase_site.workers import Workers
 log = logging.getLogger("hopbase.serve")
 
 THREADS_S = 0.5
+SWITCH_S = 0.0005
+"""How long the event loop may keep the ledger's thread from the interpreter: clients wait for that thread in turn."""
+YOUNG_OBJECTS = 10_000
+"""New objects between two collections; those of the start are never looked at again."""
 
 
 class Command(BaseCommand):
@@ -141,4 +147,17 @@ def serve(role: str, server: str, listening: socket.socket, worker: bool) -> Non
     run = (
         importlib.import_module("hopbase_site.daphne_server").run_daphne if server == "daphne" else servers.run_uvicorn
     )
-    run(application, listening, lambda: log.info("HopBase serves on http://%s (role %s, %s)", address, role, server))
+
+    def ready() -> None:
+        settle_interpreter()
+        log.info("HopBase serves on http://%s (role %s, %s)", address, role, server)
+
+    run(application, listening, ready)
+
+
+def settle_interpreter() -> None:
+    """Let the interpreter serve many short waits: see docs/performance.md."""
+    sys.setswitchinterval(SWITCH_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
