@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from billing.ledger.cleaning import clamped, is_object_id, raw_usage_text
 from billing.ledger.entries import AttemptRow, BroughtObjects, OpenRow, Settlement
 from billing.periods import local_day, local_hour
-from billing.pricing import Rating
+from billing.pricing import Item, Rating
 from billing.usage import BUCKETS
 
 Row = dict[str, Any]
@@ -20,6 +20,8 @@ RAW_USAGE_DROPPED = "raw_usage_dropped"
 """The flag of a record that the database took only without what the provider said in its own words."""
 
 SMALLINT, INTEGER = 2**15 - 1, 2**31 - 1
+
+ITEM_FIELDS = tuple(field.name for field in dataclasses.fields(Item))
 
 _zone = lru_cache(maxsize=256)(ZoneInfo)
 
@@ -140,7 +142,7 @@ def rating_columns(rating: Rating) -> Row:
         "long_context": rating.long_context,
         "unit_prices": dict(rating.unit_prices),
         **{f"{bucket}_nanos": rating.buckets.get(bucket, 0) for bucket in BUCKETS},
-        "items": [dataclasses.asdict(item) for item in rating.items],
+        "items": [{name: getattr(item, name) for name in ITEM_FIELDS} for item in rating.items],
         "cost_nanos": rating.cost_nanos,
         "unpriced": rating.unpriced,
         "unpriced_reason": rating.unpriced_reason,
