@@ -132,7 +132,7 @@ def user() -> dict[str, Any]:
     made = get_user_model().objects.create_superuser("bench", password="bench-bench-bench")
     session = SessionStore()
     session[SESSION_KEY] = str(made.pk)
-    session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
+    session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[-1]
     session[HASH_SESSION_KEY] = made.get_session_auth_hash()
     session.create()
     return {"cookie": f"{settings.SESSION_COOKIE_NAME}={session.session_key}"}

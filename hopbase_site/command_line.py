@@ -17,7 +17,18 @@ TRANSLATING = ("makemessages", "compilemessages")
 FREE = frozenset({"check", "collectstatic", "demo", "help", "make_secrets", "makemigrations", "test", *TRANSLATING})
 """Commands that touch neither keys nor bills: they run with default secrets and without a database."""
 
-OWN = frozenset({"apply", "close_month", "create_api_key", "export_config", "rotate_credentials", "serve", "sweep"})
+OWN = frozenset(
+    {
+        "apply",
+        "close_month",
+        "create_api_key",
+        "export_config",
+        "rotate_credentials",
+        "serve",
+        "sweep",
+        "take_off_second_factor",
+    }
+)
 """Ours that start often: Django's checks of the code read the whole admin each time; `make check` runs them."""
 
 NO_TABLES = ("no such table", "no such column", "does not exist")

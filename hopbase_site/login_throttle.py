@@ -10,12 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from axes.handlers.database import AxesDatabaseHandler
+from axes.handlers.proxy import AxesProxyHandler
 from axes.models import AccessAttempt
 from django.conf import settings
 from django.contrib import admin
+from django.contrib.auth.models import User
+from django.contrib.auth.signals import user_login_failed
 from django.db.models import QuerySet, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+
+from hopbase_site.second_factor.factors import factor_of
 
 LONGEST_NAME = 150
 """Django's own limit for a user's name; what is longer names nobody, and would not fit axes' column."""
@@ -29,6 +34,11 @@ class LoginThrottle(AxesDatabaseHandler):  # type: ignore[misc]  # axes ships no
         by_user, by_place = map(_failures, self.get_user_attempts(request, credentials))
         return max(by_user, by_place * settings.AXES_FAILURE_LIMIT // settings.LOGIN_FAILURES_OF_A_PLACE)
 
+    def user_logged_in(self, sender: object, request: HttpRequest, user: User, **kwargs: Any) -> None:
+        """Nothing is forgotten halfway: who knows the password would else guess codes without end."""
+        if factor_of(user) is None:
+            super().user_logged_in(sender, request, user, **kwargs)
+
     def reset_user_attempts(self, request: HttpRequest, credentials: Mapping[str, Any] | None = None) -> int:
         """Forget the failures of the user who has logged in; those at other names still count against the place."""
         by_user, _by_place = self.filter_user_attempts(request, credentials)
@@ -38,6 +48,26 @@ class LoginThrottle(AxesDatabaseHandler):  # type: ignore[misc]  # axes ships no
 
 def _failures(attempts: QuerySet[Any]) -> int:
     return attempts.aggregate(sum=Sum("failures_since_start"))["sum"] or 0
+
+
+def is_locked(request: HttpRequest, user: User) -> bool:
+    """Whether a user's code is refused from here, as the password would be."""
+    return bool(AxesProxyHandler.is_locked(request, _credentials(user)))
+
+
+def count_failure(request: HttpRequest, user: User) -> None:
+    """Count a wrong code like a wrong password; the one too many is answered by `locked_page`."""
+    user_login_failed.send(sender=__name__, credentials=_credentials(user), request=request)
+
+
+def forget_failures(request: HttpRequest, user: User) -> None:
+    """A login is complete: forget the user's own failures, as a login without a second step does."""
+    AxesProxyHandler.update_request(request)
+    AxesProxyHandler.get_implementation().reset_user_attempts(request, _credentials(user))
+
+
+def _credentials(user: User) -> dict[str, str]:
+    return {"username": user.get_username()}
 
 
 def name_of(request: HttpRequest, credentials: Mapping[str, Any] | None) -> str:

@@ -78,6 +78,14 @@ def _is_finance(request: HttpRequest) -> bool:
     return not user.is_superuser and bool(user.has_perm("billing.change_invoice"))
 
 
+def account_links(request: HttpRequest) -> list[dict[str, Any]]:
+    """The menu of who is logged in; Unfold adds the way out."""
+    second_factor = {"title": _("Second factor"), "link": reverse("admin:second_factor")}
+    if not getattr(request.user, "has_usable_password", bool)():
+        return [second_factor]
+    return [{"title": _("Change password"), "link": reverse("admin:password_change")}, second_factor]
+
+
 def stylesheet(request: HttpRequest) -> str:
     """What Unfold's stylesheet lacks."""
     return static("hopbase/admin.css")
@@ -111,6 +119,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": favicon}],
     "STYLES": [stylesheet],
     "SCRIPTS": [script, dialogs],
+    "ACCOUNT": {"navigation": account_links},
     "SIDEBAR": {"show_search": False, "show_all_applications": False, "navigation": sidebar},
     "COLORS": {
         # A calm blue (Okabe and Ito's, of the charts), dark enough for white words on it.

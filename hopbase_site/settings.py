@@ -92,6 +92,7 @@ MIDDLEWARE = [
     "hopbase_site.acting.acting_user",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "hopbase_site.second_factor.gate.SecondFactorGate",
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "hopbase_site.urls"
@@ -130,7 +131,8 @@ X_FRAME_OPTIONS = "DENY"
 LOGIN_URL, LOGIN_REDIRECT_URL = "admin:login", "admin:index"
 
 # --- Who may log in, for how long, and over what ---
-AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "hopbase_site.second_factor.gate.UserBackend"]
+REQUIRE_SECOND_FACTOR = environment.flag("HOPBASE_REQUIRE_SECOND_FACTOR", False)
 AXES_HANDLER = "hopbase_site.login_throttle.LoginThrottle"
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"], "ip_address"]  # in the order that LoginThrottle takes apart
 AXES_FAILURE_LIMIT = 5

@@ -26,7 +26,10 @@ from billing.admin.pages import page
 from billing.admin.typed import DropdownFilter, ModelAdmin, TextFilter
 from billing.models import AuditEntry
 
-PROGRAMS = ("apply", "close_month", "create_api_key", "createsuperuser", "demo", "gateway", "rotate_credentials")
+PROGRAMS = (
+    "apply", "close_month", "create_api_key", "createsuperuser", "demo", "gateway", "rotate_credentials",
+    "take_off_second_factor",
+)  # fmt: skip
 """Who else changes things, beside users."""
 
 MOST_EXPORTED = 5_000

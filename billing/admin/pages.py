@@ -24,13 +24,16 @@ View = Callable[..., HttpResponseBase]
 _pages: list[tuple[str, str, View]] = []
 
 
-def page(route: str, *, name: str, right: str) -> Callable[[View], View]:
-    """Make a view a page for those with a right: who is not logged in is asked to, who lacks the right gets 403."""
+def page(route: str, *, name: str, right: str | None) -> Callable[[View], View]:
+    """Make a view a page for those with a right: who is not logged in is asked to, who lacks the right gets 403.
+
+    None: for everybody who may log in.
+    """
 
     def add(view: View) -> View:
         @functools.wraps(view)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            if not request.user.has_perm(right):
+            if right is not None and not request.user.has_perm(right):
                 raise PermissionDenied
             return view(request, *args, **kwargs)
 

@@ -34,6 +34,7 @@ from billing.models import (
 from billing.money import parse
 from billing.periods import next_month
 from billing.usage import Part, TokenUsage
+from hopbase_site.models import SecondFactor
 from streaming import credentials
 from streaming.models import Alarm, Model, Provider, Route
 from tests.billing.factories import JANUARY, LONG, STANDARD, TIERS, make_adjustment, make_record, price
@@ -240,8 +241,10 @@ def make_reconciliation(day: dt.datetime) -> Reconciliation:
 
 
 def make_reports(moment: dt.datetime) -> None:
-    """A view that somebody shares, and a file that somebody asked for."""
+    """A view that somebody shares, who has a second factor, and a file that was asked for."""
     keeper = User.objects.create_user("keeper")
+    secret = credentials.encrypt("GEZDGNBV", settings.ENCRYPTION_KEYS)
+    SecondFactor.objects.create(user=keeper, secret=secret, since=moment)
     SavedView.objects.create(owner=keeper, name="By model", query="by=model", shared=True)
     Export.objects.create(
         owner=keeper, kind=Export.Kind.USAGE, format=Export.Format.CSV, file_name="usage-20261103-140509.csv",

@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.utils.html import escape
 
 from billing.models import AuditEntry, Invoice, UsageRecord
+from hopbase_site.models import SecondFactor
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World
 
@@ -171,6 +172,7 @@ def actions(world: World) -> dict[str, str]:
         "approve": reverse("admin:billing_adjustment_approve", args=[world.proposed.pk]),
         "reject": reverse("admin:billing_adjustment_reject", args=[world.proposed.pk]),
         "rate": rate_url(world.unpriced),
+        "take_off": reverse("admin:auth_user_take_off_second_factor", args=[User.objects.get(username="keeper").pk]),
     }
 
 
@@ -192,6 +194,7 @@ def actions(world: World) -> dict[str, str]:
                 "approve",
                 "reject",
                 "rate",
+                "take_off",
             },
         ),
         ("operator", {"revoke", "rotate", "disable"}),
@@ -208,6 +211,17 @@ def test_actions_follow_the_groups(login: Login, world: World, who: str, allowed
             assert client.post(url, {}).status_code == 403, name
 
 
+@pytest.mark.parametrize("who", ["root", "operator", "finance", "approver", "nobody"])
+def test_second_factor_is_everybodys_own(login: Login, who: str) -> None:
+    client = login(who)
+    assert client.get(reverse("admin:second_factor")).status_code == 200
+    for name in ("_code", "_recovery_codes", "_off"):
+        assert client.get(reverse(f"admin:second_factor{name}")).status_code == 302, name  # none of theirs is on
+    for name in ("", "_code", "_recovery_codes", "_off"):
+        response = Client().get(reverse(f"admin:second_factor{name}"))
+        assert (response.status_code, response["location"].split("?")[0]) == (302, reverse("admin:login")), name
+
+
 def test_get_on_actions_changes_nothing(login: Login, world: World) -> None:
     client = login("root")
     before = list(Invoice.objects.order_by("pk").values())
@@ -216,6 +230,7 @@ def test_get_on_actions_changes_nothing(login: Login, world: World) -> None:
     world.key.refresh_from_db()
     assert world.key.revoked_at is None
     assert list(Invoice.objects.order_by("pk").values()) == before
+    assert SecondFactor.objects.exists()
 
 
 def test_actions_need_the_csrf_token(world: World, users: dict[str, User]) -> None:
