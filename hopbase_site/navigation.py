@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.http import HttpRequest
 from django.templatetags.static import static
@@ -53,12 +53,34 @@ SYSTEM: tuple[Page, ...] = (
 )
 
 
+GROUPS = ((_("Gateway"), GATEWAY), (_("Money"), MONEY), (_("System"), SYSTEM))
+
+
+class Place(NamedTuple):
+    """Where a page stands in the sidebar: its group there, its entry, and that entry's address."""
+
+    group: Any
+    title: Any
+    url: str
+
+
+def place(path: str) -> Place | None:
+    """Where the page at a path stands: at the entry that it is, or is below; None where there is no such entry."""
+    found = [
+        Place(group, title, url)
+        for group, pages in GROUPS
+        for title, _icon, name, _permission in pages
+        if path.startswith(url := reverse(f"admin:{name}"))
+    ]
+    return max(found, key=lambda one: len(one.url), default=None)
+
+
 def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
     """Home, then the viewer's own part first: Money for Finance, the gateway for all others."""
     home = {"title": _("Home"), "icon": "home", "link": reverse("admin:index")}
-    gateway, money = _part(_("Gateway"), GATEWAY), _part(_("Money"), MONEY)
+    gateway, money, system = (_part(*group) for group in GROUPS)
     parts = [money, gateway] if _is_finance(request) else [gateway, money]
-    return [{"items": [home]}, *parts, _part(_("System"), SYSTEM)]
+    return [{"items": [home]}, *parts, system]
 
 
 def _part(title: Any, pages: tuple[Page, ...]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ UNFOLD_WORDS = (
     gettext_noop("Submit"),
     gettext_noop("This item will be deleted."),
     gettext_noop("Go back"),
+    gettext_noop("Choose file to upload"),
     gettext_noop("Previous"),
     gettext_noop("Next"),
     gettext_noop("General"),

@@ -40,6 +40,7 @@ class KeptAdmin(ModelAdmin[Row]):
     list_filter_submit = True
     list_filter_sheet = True
     compressed_fields = True
+    empty_value_display = "—"
     change_form_show_cancel_button = True
     list_before_template = "admin/list_note.html"
     empty_text: ClassVar[_StrPromise | str] = _("Nothing here yet.")
@@ -48,6 +49,8 @@ class KeptAdmin(ModelAdmin[Row]):
     """The sentence of a list that a search or filters leave empty."""
     see_also: ClassVar[Options[Any] | None] = None
     """Another model whose list may have what is not found here; the search is taken along."""
+    next_step: ClassVar[tuple[str, _StrPromise | str] | None] = None
+    """The page to which an empty list leads, by the name of its URL, and its button."""
     list_note: ClassVar[_StrPromise | str] = ""
     """What the figures of a list mean, where it is not plain."""
 

@@ -197,7 +197,7 @@ class AccountAdmin(KeptAdmin[Account]):
     def month_figure(self, account: Account) -> SafeString:
         return figure(money(_sums(account).month_nanos, account.currency, NANO_PLACES))
 
-    @admin.display(description=gettext_lazy("due"))
+    @admin.display(description=gettext_lazy("Due"))
     def due_figure(self, account: Account) -> SafeString:
         sums = _sums(account)
         due = figure(money(sums.due_nanos, account.currency))

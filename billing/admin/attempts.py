@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from billing.admin.access import EndlessAdmin
-from billing.admin.display import ago, badge, change_url, figure, link, number
+from billing.admin.display import ago, badge, change_url, figure, link, number, number_column
 from billing.models import Attempt
 
 OUTCOME_WORDS = {
@@ -46,7 +46,7 @@ class AttemptAdmin(EndlessAdmin[Attempt]):
     list_display = (
         "started",
         "request_link",
-        "number",
+        "number_figure",
         "provider",
         "upstream_model",
         "outcome_shown",
@@ -88,6 +88,8 @@ class AttemptAdmin(EndlessAdmin[Attempt]):
     @admin.display(description=gettext_lazy("request"))
     def request_link(self, attempt: Attempt) -> SafeString:
         return link(change_url(attempt.record), attempt.record.request_name)
+
+    number_figure = number_column("number", gettext_lazy("number"))
 
     @admin.display(description=gettext_lazy("outcome"))
     def outcome_shown(self, attempt: Attempt) -> SafeString:

@@ -17,12 +17,12 @@ NEARLY_SPENT, SPENT = 80, 100
 
 @admin.register(BudgetMonth)
 class BudgetMonthAdmin(EndlessAdmin[BudgetMonth]):
-    list_display = ("month_name", "key_link", "spent_figure", "budget_figure", "share")
+    list_display = ("month_name", "key_link", "spent_figure", "budget_figure", "share_figure")
     list_select_related = ("api_key__account",)
     ordering = ("-id",)
     empty_text = gettext_lazy("No spending yet: the first request that costs something begins a month.")
     list_note = gettext_lazy("The sum of each month's records, in the account's zone, and the key's budget of today.")
-    fields = ("month_name", "key_link", "spent_figure", "budget_figure", "share")
+    fields = ("month_name", "key_link", "spent_figure", "budget_figure", "share_figure")
 
     @admin.display(description=gettext_lazy("month"))
     def month_name(self, month: BudgetMonth) -> str:
@@ -41,7 +41,7 @@ class BudgetMonthAdmin(EndlessAdmin[BudgetMonth]):
         return figure(money(month.api_key.monthly_budget_nanos, month.api_key.account.currency))
 
     @admin.display(description=gettext_lazy("of it spent"))
-    def share(self, month: BudgetMonth) -> SafeString | str:
+    def share_figure(self, month: BudgetMonth) -> SafeString | str:
         budget = month.api_key.monthly_budget_nanos
         if not budget:
             return UNKNOWN

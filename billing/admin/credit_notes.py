@@ -136,6 +136,7 @@ class CreditNoteAdmin(EndlessAdmin[CreditNote]):
     search_fields = ("number", "invoice_number", "account_name", "key_name")
     search_help_text = gettext_lazy("Number of the note or its invoice, account or key")
     empty_text = gettext_lazy("No credit note yet. Make one from the invoice that it corrects.")
+    see_also = Invoice._meta
     list_note = gettext_lazy(
         "What issued invoices are owed less. Numbered in a series of their own; they never change."
     )

@@ -134,10 +134,11 @@ def ago(when: dt.datetime | None, zone: str = "UTC") -> SafeString | str:
     if when > now():
         return format_html('<time datetime="{}" class="hb-when">{}</time>', when.isoformat(), exact)
     return format_html(
-        '<time datetime="{}" class="hb-when"><span>{}</span><br><small>{}</small></time>',
+        '<time datetime="{}" class="hb-when"><span>{}</span><br>'
+        '<small><span class="hb-nowrap">{}</span> {}</small></time>',
         when.isoformat(),
         passed(when),
-        exact,
+        *exact.rsplit(" ", 1),
     )
 
 

@@ -42,6 +42,7 @@ class ExportAdmin(ReadOnlyAdmin[Export]):
     ordering = ("-created_at",)
     empty_text = gettext_lazy("No export yet. Reports of more than 5,000 rows, and PDFs, are made in the background.")
     list_note = gettext_lazy("Files that were made for you. Each is kept for seven days; that it was made stays known.")
+    next_step = ("admin:usage", gettext_lazy("Usage"))
     fields = ("file_name", "kind", "owner_name", "asked", "query_shown", "finished", "expires", "size", "digest")
     change_form_outer_before_template = "admin/billing/export/progress.html"
 

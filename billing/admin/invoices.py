@@ -122,6 +122,7 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
     search_help_text = gettext_lazy("Number, account or key")
     empty_text = gettext_lazy("No invoice yet. Draft a month to see what it would bill.")
     list_note = gettext_lazy("One invoice per key and month, in the month of the account's own zone.")
+    next_step = ("admin:invoice_run", gettext_lazy("Month run"))
     actions_list = ("run_month",)
     actions_detail = ("issue", "mark_paid", "credit", "void")
     change_form_outer_after_template = "admin/billing/invoice/lines.html"
@@ -312,7 +313,7 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
         nanos = credited(invoice).total_nanos
         return figure(money(nanos, invoice.currency)) if nanos else UNKNOWN
 
-    @admin.display(description=gettext_lazy("due"))
+    @admin.display(description=gettext_lazy("Due"))
     def due_figure(self, invoice: Invoice) -> SafeString | str:
         if invoice.status in (Invoice.Status.DRAFT, Invoice.Status.VOID):
             return UNKNOWN

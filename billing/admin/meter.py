@@ -120,8 +120,8 @@ class MeterEventAdmin(EndlessAdmin[MeterEvent]):
 
 @admin.register(FlagRollup)
 class FlagRollupAdmin(EndlessAdmin[FlagRollup]):
-    list_display = ("day", "flag_code", "provider", "model", "key", "records_figure", "last")
-    list_display_links = ("day", "flag_code")
+    list_display = ("day_shown", "flag_code", "provider", "model", "key", "records_figure", "last")
+    list_display_links = ("day_shown", "flag_code")
     list_select_related = ("api_key__account",)
     ordering = ("-id",)
     search_fields = ("flag",)
@@ -129,7 +129,11 @@ class FlagRollupAdmin(EndlessAdmin[FlagRollup]):
     list_note = gettext_lazy(
         "Flags by day: unknown:NAME is a counter that is not billed, zero_with_output an answer billed as nothing."
     )
-    fields = ("day", "flag_code", "provider", "model", "key", "records_figure", "first", "last")
+    fields = ("day_shown", "flag_code", "provider", "model", "key", "records_figure", "first", "last")
+
+    @admin.display(description=gettext_lazy("day"))
+    def day_shown(self, row: FlagRollup) -> str:
+        return str(row.day)
 
     @admin.display(description=gettext_lazy("flag"))
     def flag_code(self, row: FlagRollup) -> SafeString:

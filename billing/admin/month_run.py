@@ -111,7 +111,7 @@ def month_run(request: HttpRequest) -> HttpResponse:
         blockers=[_blocker_row(each) for each in stands],
         drafts=[_draft_row(each) for each in sorted(found, key=_plain)[:MOST_SHOWN]],
         more=number(len(found) - MOST_SHOWN) if len(found) > MOST_SHOWN else "",
-        sums=_amounts(each.invoice for each in found),
+        sums=_each_amount(each.invoice for each in found),
         issued=_issued(month),
         may=request.user.has_perm(RUN),
         draft_url=_url("invoice_run_draft", month),
@@ -180,7 +180,7 @@ def progress(run: InvoiceRun) -> dict[str, Any]:
     """What pages say of a run: `share` in per cent, or None where it is not known."""
     total = run.steps_total
     return {
-        "state": f"{run.get_act_display()}: {run.get_state_display()}",
+        "state": _("%(act)s: %(state)s") % {"act": run.get_act_display(), "state": run.get_state_display()},
         "open": run.state in jobs.OPEN,
         "words": _words(run),
         "share": min(100, 100 * run.steps_done // total) if total else None,
@@ -311,9 +311,13 @@ def _issuable(drafts: Iterable[Invoice]) -> list[Invoice]:
     return [invoice for invoice in drafts if not invoice.unpriced]
 
 
-def _amounts(found: Iterable[Invoice]) -> str:
+def _each_amount(found: Iterable[Invoice]) -> list[str]:
     """Each currency by itself: they are never added."""
-    return " · ".join(money(nanos, currency) for currency, nanos in month_close.totals(found).items()) or UNKNOWN
+    return [money(nanos, currency) for currency, nanos in month_close.totals(found).items()]
+
+
+def _amounts(found: Iterable[Invoice]) -> str:
+    return " · ".join(_each_amount(found)) or UNKNOWN
 
 
 def _seen(chosen: Sequence[Invoice]) -> str:

@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy
 
 from billing.admin.access import EndlessAdmin
 from billing.admin.display import ago, code, moment, money_column, number_column
+from billing.admin.filters import WIRE_FORMATS
 from billing.models import AttemptQuarter, ProviderTest
 
 
@@ -38,7 +39,7 @@ class AttemptQuarterAdmin(EndlessAdmin[AttemptQuarter]):
 
 @admin.register(ProviderTest)
 class ProviderTestAdmin(EndlessAdmin[ProviderTest]):
-    list_display = ("ended", "provider", "upstream", "wire_format", "tested_by", "input_figure", "output_figure")
+    list_display = ("ended", "provider", "upstream", "wire", "tested_by", "input_figure", "output_figure")
     ordering = ("-id",)
     empty_text = gettext_lazy("No test yet. A provider's page has a button that makes one.")
     list_note = gettext_lazy("Real calls that no account pays for; the provider's bill has them all the same.")
@@ -50,6 +51,10 @@ class ProviderTestAdmin(EndlessAdmin[ProviderTest]):
     @admin.display(description=gettext_lazy("upstream model"))
     def upstream(self, test: ProviderTest) -> SafeString:
         return code(test.upstream_model)
+
+    @admin.display(description=gettext_lazy("wire format"))
+    def wire(self, test: ProviderTest) -> str:
+        return WIRE_FORMATS.get(test.wire_format, test.wire_format)
 
     input_figure = number_column("input", gettext_lazy("input"))
     output_figure = number_column("output", gettext_lazy("output"))

@@ -225,7 +225,8 @@ class ReconciliationAdmin(KeptAdmin[Reconciliation]):
     def period(self, kept: Reconciliation) -> SafeString | str:
         if kept.first_day is None:
             return UNKNOWN
-        return format_html('<span class="hb-nowrap">{} –</span> {}', kept.first_day, str(kept.last_day))
+        days = f"{kept.first_day} –", str(kept.last_day)
+        return format_html('<span><span class="hb-nowrap">{}</span> <span class="hb-nowrap">{}</span></span>', *days)
 
     @admin.display(description="SHA-256")
     def digest(self, kept: Reconciliation) -> SafeString:

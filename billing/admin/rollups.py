@@ -6,8 +6,8 @@ from django.contrib import admin
 from django.utils.translation import gettext_lazy
 
 from billing.admin.access import EndlessAdmin
-from billing.admin.display import moment, money_column, number_column
-from billing.admin.filters import AccountFilter, MeteringFilter, ModelFilter
+from billing.admin.display import UNKNOWN, moment, money_column, number_column
+from billing.admin.filters import METERING_WORDS, AccountFilter, MeteringFilter, ModelFilter
 from billing.models import RollupDue, UsageDay, UsageRollup
 
 
@@ -18,8 +18,8 @@ class UsageRollupAdmin(EndlessAdmin[UsageRollup]):
         "key",
         "model",
         "provider",
-        "service_tier",
-        "metering",
+        "tier",
+        "metering_word",
         "requests_figure",
         "input_figure",
         "output_figure",
@@ -39,6 +39,14 @@ class UsageRollupAdmin(EndlessAdmin[UsageRollup]):
     def key(self, rollup: UsageRollup) -> str:
         return f"{rollup.account.name}/{rollup.api_key.name}"
 
+    @admin.display(description=gettext_lazy("service tier"))
+    def tier(self, rollup: UsageRollup) -> str:
+        return rollup.service_tier or UNKNOWN
+
+    @admin.display(description=gettext_lazy("metering"))
+    def metering_word(self, rollup: UsageRollup) -> str:
+        return str(METERING_WORDS.get(rollup.metering, rollup.metering))
+
     requests_figure = number_column("requests", gettext_lazy("requests"))
     input_figure = number_column("input", gettext_lazy("input"))
     output_figure = number_column("output", gettext_lazy("output"))
@@ -48,7 +56,7 @@ class UsageRollupAdmin(EndlessAdmin[UsageRollup]):
 @admin.register(UsageDay)
 class UsageDayAdmin(EndlessAdmin[UsageDay]):
     list_display = (
-        "day",
+        "day_shown",
         "key",
         "model",
         "provider",
@@ -63,6 +71,10 @@ class UsageDayAdmin(EndlessAdmin[UsageDay]):
     empty_text = gettext_lazy("No daily roll-up yet. One is made for each day with requests.")
     list_note = gettext_lazy("Days in each account's own zone: sums of the hourly roll-ups, which reports read.")
 
+    @admin.display(description=gettext_lazy("day"), ordering="day")
+    def day_shown(self, sums: UsageDay) -> str:
+        return str(sums.day)
+
     @admin.display(description=gettext_lazy("key"))
     def key(self, sums: UsageDay) -> str:
         return f"{sums.account.name}/{sums.api_key.name}"
@@ -75,10 +87,14 @@ class UsageDayAdmin(EndlessAdmin[UsageDay]):
 
 @admin.register(RollupDue)
 class RollupDueAdmin(EndlessAdmin[RollupDue]):
-    list_display = ("day", "key")
+    list_display = ("day_shown", "key")
     list_select_related = ("api_key__account",)
     ordering = ("-id",)
     empty_text = gettext_lazy("No roll-up is due: all figures are up to date.")
+
+    @admin.display(description=gettext_lazy("day"))
+    def day_shown(self, due: RollupDue) -> str:
+        return str(due.day)
 
     @admin.display(description=gettext_lazy("key"))
     def key(self, due: RollupDue) -> str:

@@ -39,6 +39,7 @@ from billing.admin.display import (
     list_url,
     money,
     number,
+    number_column,
     stacked,
 )
 from billing.admin.filters import WIRE_FORMATS, AccountFilter, ModelFilter, WireFormatFilter
@@ -84,6 +85,7 @@ class OpenStreamAdmin(EndlessAdmin[OpenStream]):
     search_fields = ("request_name",)
     search_help_text = gettext_lazy("Request id, ours or the provider's")
     empty_text = gettext_lazy("No stream is under way.")
+    see_also = UsageRecord._meta
     list_note = gettext_lazy("The most silent first. Tokens are those of the last checkpoint, seconds old.")
     actions_detail = ("stop",)
     fieldsets = (
@@ -479,10 +481,11 @@ def _uuid(text: str) -> uuid.UUID | None:
 
 @admin.register(GatewayProcess)
 class GatewayProcessAdmin(ReadOnlyAdmin[GatewayProcess]):
-    list_display = ("label", "started", "heartbeat")
+    list_display = ("label", "started", "heartbeat_figure")
     ordering = ("-started_at",)
     empty_text = gettext_lazy("No gateway process has started yet.")
     fields = ("label", "started", "heartbeat")
+    heartbeat_figure = number_column("heartbeat", gettext_lazy("heartbeat"))
 
     @admin.display(description=gettext_lazy("started"), ordering="started_at")
     def started(self, process: GatewayProcess) -> SafeString | str:

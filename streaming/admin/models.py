@@ -92,7 +92,7 @@ class PublicModelForm(ModelForm[Model]):
 class PublicModelAdmin(KeptAdmin[Model]):
     form = PublicModelForm
     inlines = (RouteInline,)
-    list_display = ("name", "state", "route_health", "stall", "price", "count_factor", "requests_figure")
+    list_display = ("name", "state", "route_health", "stall_figure", "price", "count_factor", "requests_figure")
     list_note = gettext_lazy("Requests are those of the last 24 hours that are rolled up.")
     fieldsets = (
         (None, {"fields": ("name", "stall_seconds", "total_timeout_s", "active")}),
@@ -150,8 +150,8 @@ class PublicModelAdmin(KeptAdmin[Model]):
         return stacked(health, ", ".join(found)) if found else health
 
     @admin.display(description=gettext_lazy("stall"), ordering="stall_seconds")
-    def stall(self, model: Model) -> str:
-        return _("%(count)s s") % {"count": model.stall_seconds}
+    def stall_figure(self, model: Model) -> SafeString:
+        return figure(_("%(count)s s") % {"count": number(model.stall_seconds)})
 
     @admin.display(description=gettext_lazy("price"))
     def price(self, model: Model) -> SafeString:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from billing.admin.access import KeptAdmin, ask, asks_first
-from billing.admin.display import change_url, link, moment
+from billing.admin.display import change_url, link, moment, number_column
 from billing.admin.filters import ActiveFilter
 from billing.admin.price_state import is_priced, price_cell
 from streaming import route_states
@@ -27,8 +27,8 @@ class RouteAdmin(KeptAdmin[Route]):
         "model",
         "provider_link",
         "upstream_model",
-        "priority",
-        "weight",
+        "priority_figure",
+        "weight_figure",
         "standing",
         "because",
         "left",
@@ -52,6 +52,9 @@ class RouteAdmin(KeptAdmin[Route]):
     readonly_fields = ("standing", "because", "left", "recent")
     actions_detail = ("reset",)
     empty_text = gettext_lazy("No route yet. A route leads from a public model to a provider's model.")
+
+    priority_figure = number_column("priority", gettext_lazy("priority"), ordering="priority")
+    weight_figure = number_column("weight", gettext_lazy("weight"), ordering="weight")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Route]:
         return super().get_queryset(request).annotate(priced=is_priced("model__name"))

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.stage import KEYS, Site, overflows, run_inside
+from tests.browser.stage import KEYS, Site, Visits, overflows, run_inside
 from tests.end_to_end.formats import CHAT, PATHS, request
 
 LIST = "/admin/billing/usagerecord/"
@@ -29,6 +29,17 @@ for number, outcome, began, took in ((1, "failed", 0, 400), (2, "answered", 700,
     )
 print(record.pk)
 """
+
+WIDE = """
+from django.utils.timezone import now
+from billing.usage import TokenUsage
+from tests.billing.factories import make_account, make_key, make_record
+
+key = make_key(make_account("harbour-labs", timezone="America/Los_Angeles"), "nightly-batch")
+make_record(key, now(), TokenUsage(input=44_670, cache_read=12_000, cache_write=1_500, output=5_299), model="plain",
+            ending="gateway_lost", metering="checkpoint", request_name="req_7f3a9c1e5b2077cf52dc45c0")
+"""
+SCROLLS = "table => table.scrollWidth > table.parentElement.clientWidth"
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +89,15 @@ def test_nothing_found_leads_to_live_streams(operator: Page) -> None:
     expect(operator.get_by_text("No record. Refusals (401, 402, 429) leave none")).to_be_visible()
     operator.locator(".hb-empty").get_by_role("link", name="Live streams").click()
     expect(operator).to_have_url(re.compile(r"/openstream/\?q=never-heard-of"))
+
+
+def test_list_shows_its_costs_without_scrolling(visit: Visits, site: Site) -> None:
+    run_inside(site.installation, WIDE)
+    for language in ("en", "zh-hant"):
+        page = visit("operator", language=language)
+        page.goto(LIST)
+        expect(page.locator("tr.data-row", has_text="harbour-labs/nightly-batch")).to_be_visible()
+        assert page.locator("#result_list").evaluate(SCROLLS) is False
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -185,6 +185,11 @@ def error_answer(status: int, message: str, kind: str, **headers: str) -> Stage:
     return play
 
 
+def echoes(call: Call) -> Iterator[Step]:
+    """Refuses, and says back what it was called with."""
+    yield from error_answer(401, f"no such key: {call.headers['authorization']}", "authentication_error")(call)
+
+
 def error_object(wire: str, message: str, kind: str) -> dict[str, Any]:
     """An error of the provider's as its JSON."""
     if wire == MESSAGES:
@@ -227,6 +232,7 @@ SCENES: dict[str, Stage] = {
     "limited": error_answer(429, "slow down", "rate_limit_error", retry_after="7"),
     "fails": error_answer(500, "oh no", "server_error"),
     "locked-out": error_answer(401, "bad key sk-prov", "authentication_error"),
+    "echoes": echoes,
 }
 
 
