@@ -19,12 +19,14 @@ from django.utils.translation import gettext
 from billing import money
 from billing.models import Account, Adjustment, ApiKey, Invoice, UsageRecord
 from billing.periods import local_day
+from billing.phrases import gettext_noop, phrase
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 Kind, State = Adjustment.Kind, Adjustment.State
 BY_HAND = (Kind.GOODWILL, Kind.CORRECTION)
+CREDITS_LEFT = gettext_noop("credits were more than the invoice of %(month)s bills")
 ALONE = dt.timedelta(days=30)
 """For so long what somebody made without a second person counts with what they make next."""
 
@@ -144,7 +146,7 @@ def carry_over(invoice: Invoice, nanos: int, now: dt.datetime) -> None:
             currency=invoice.currency,
             amount_nanos=amount_nanos,
             kind=Kind.CARRIED,
-            reason=f"credits were more than the invoice of {invoice.month:%Y-%m} bills",
+            reason=phrase(CREDITS_LEFT, month=f"{invoice.month:%Y-%m}"),
             created_at=now,
             invoice=billed_by,
         )

@@ -25,12 +25,22 @@ from urllib.parse import parse_qsl
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models.functions import Now
 from django.utils import translation
 from django.utils.timezone import now
-from django.utils.translation import gettext as _
 
-from billing import broker, jobs, record_export, sheets, statement_pdf, statements, usage_report, usage_sheet
-from billing.models import Export
+from billing import (
+    broker,
+    invoice_documents,
+    jobs,
+    record_export,
+    sheets,
+    statement_pdf,
+    statements,
+    usage_report,
+    usage_sheet,
+)
+from billing.models import Export, Invoice
 from billing.record_export import RecordQuery
 from billing.report_query import BadQuery, Query
 from billing.sheets import Cell, Sheet
@@ -96,15 +106,19 @@ def run(export_id: uuid.UUID) -> None:
     if export is None:
         return
     if export.tries >= jobs.MAX_TRIES:
-        _fail(export, str(jobs.TOO_OFTEN))
+        _fail(export, jobs.TOO_OFTEN)
         return
     _tell(export, state=State.RUNNING, tries=export.tries + 1, rows_done=0)
-    with jobs.trying(partial(_tell, export)), _own_folder() as own, translation.override(export.language):
+    with (
+        jobs.trying(partial(_tell, export), partial(_rows_done, export)),
+        _own_folder() as own,
+        translation.override(export.language),
+    ):
         made = own / "made"
         try:
             rows = make(export, made)
         except BadQuery as fault:
-            _fail(export, _("What it asks for is not there any more: %(fault)s.") % {"fault": fault})
+            _fail(export, str(fault))
             return
         _put_in_place(export, made, rows)
 
@@ -112,8 +126,7 @@ def run(export_id: uuid.UUID) -> None:
 def make(export: Export, made: Path) -> int | None:
     """Write the file as the export asks, and return its rows (None: it has pages). BadQuery: it cannot be made."""
     if export.format == Format.PDF:
-        statement = _statement(dict(parse_qsl(export.query)))
-        made.write_bytes(statement_pdf.render(statement, export.created_at))
+        made.write_bytes(_pages(export))
         return None
     asked, total = _sheet(export)
     _tell(export, rows_total=total)
@@ -130,6 +143,17 @@ def tend(at: dt.datetime) -> int:
         _tell(export, state=State.EXPIRED)
     _sweep_folders(at)
     return jobs.tend(Export.objects, "created_at", at, run)
+
+
+def _pages(export: Export) -> bytes:
+    """The document asked for; a draft as it is by then."""
+    given = dict(parse_qsl(export.query))
+    if export.kind == Kind.DRAFT:
+        invoice = Invoice.objects.filter(pk=given["invoice"]).first()
+        if invoice is None:
+            raise BadQuery("invoice", "gone")
+        return invoice_documents.preview(invoice)
+    return statement_pdf.render(_statement(given), export.created_at)
 
 
 def _sheet(export: Export) -> tuple[Sheet, int]:
@@ -169,7 +193,11 @@ def _tell(export: Export, **values: object) -> None:
     open_ones = Export.objects.filter(pk=export.pk).exclude(state=State.EXPIRED)
     if values.get("state") != State.EXPIRED:
         open_ones = open_ones.exclude(state=State.DONE)
-    open_ones.update(progress_at=now(), **values)
+    open_ones.update(progress_at=Now(), **values)
+
+
+def _rows_done(export: Export) -> object:
+    return Export.objects.values_list("rows_done", flat=True).get(pk=export.pk)
 
 
 def _fail(export: Export, problem: str) -> None:

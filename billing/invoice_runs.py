@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError, transaction
+from django.db.models.functions import Now
 from django.utils.timezone import now
 
 from billing import audit, broker, invoices, jobs, month_close, proofs
@@ -58,11 +59,11 @@ def run(run_id: uuid.UUID) -> None:
     if found is None:
         return
     if found.tries >= jobs.MAX_TRIES:
-        _tell(found, state=State.FAILED, problem=str(jobs.TOO_OFTEN), finished_at=now())
+        _tell(found, state=State.FAILED, problem=jobs.TOO_OFTEN, finished_at=now())
         return
     found.started_at = found.started_at or now()
     _tell(found, state=State.RUNNING, tries=found.tries + 1, steps_done=0, started_at=found.started_at)
-    with jobs.trying(partial(_tell, found)), audit.acting(partial(_actor, found)):
+    with jobs.trying(partial(_tell, found), partial(_steps_done, found)), audit.acting(partial(_actor, found)):
         result = _ACTS[Act(found.act)](found)
         _tell(found, state=State.DONE, result=result, finished_at=now())
 
@@ -119,7 +120,11 @@ def _progress(asked: InvoiceRun, done: int, total: int) -> None:
 
 def _tell(asked: InvoiceRun, **values: object) -> None:
     """Change a run that is under way; one that somebody else has finished stays as it is."""
-    InvoiceRun.objects.filter(pk=asked.pk, state__in=jobs.OPEN).update(progress_at=now(), **values)
+    InvoiceRun.objects.filter(pk=asked.pk, state__in=jobs.OPEN).update(progress_at=Now(), **values)
+
+
+def _steps_done(asked: InvoiceRun) -> object:
+    return InvoiceRun.objects.values_list("steps_done", flat=True).get(pk=asked.pk)
 
 
 def _actor(asked: InvoiceRun) -> audit.Actor:

@@ -19,11 +19,27 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.utils import translation
 
-from billing import adjustments, lines, locks, money, numbering
+from billing import adjustments, lines, locks, money, numbering, pricing
 from billing.models import Account, Adjustment, ApiKey, CreditNote, Invoice, InvoiceLine, UsageRecord
 from billing.periods import local_day, month_bounds
+from billing.phrases import gettext_noop, known_again, phrase
 
 Status = Invoice.Status
+
+
+ALREADY = {
+    Status.OPEN: gettext_noop("invoice %(number)s is open already"),
+    Status.PAID: gettext_noop("invoice %(number)s is paid already"),
+    Status.VOID: gettext_noop("invoice %(number)s is void already"),
+}
+NOTHING_LEFT = gettext_noop("%(name)s: nothing is left to bill; draft the month again")
+UNPRICED = gettext_noop("%(name)s: %(count)s unpriced requests (%(reason)s)")
+FOREIGN = gettext_noop("%(name)s: %(count)s requests are in another currency than the account, %(currency)s")
+MISFIT = gettext_noop(
+    "%(name)s: the lines sum to %(lines)s, the records cost %(records)s: a record's parts do not sum to its cost"
+)
+REASONS = (*ALREADY.values(), NOTHING_LEFT, UNPRICED, FOREIGN, MISFIT)
+"""Why an invoice cannot be issued, as runs keep it."""
 
 
 class InvoiceError(Exception):
@@ -74,7 +90,7 @@ def issue(invoice_id: int, *, now: dt.datetime) -> Invoice:
         locks.hold("invoice", key_id)
         invoice = _locked(invoice_id)
         if invoice.status != Status.DRAFT:
-            raise IssueBlocked([f"invoice {invoice.number} is {invoice.status} already"])
+            raise IssueBlocked([phrase(ALREADY[Status(invoice.status)], number=invoice.number)])
         _copy_facts(invoice, invoice.account, invoice.api_key)
         claimed = _claim(invoice)
         totals = _totals(claimed, invoice.currency)
@@ -304,16 +320,14 @@ def _blockers(invoice: Invoice, claimed: _Claim, totals: _Totals) -> list[str]:
     """Why this cannot be billed, one sentence per reason."""
     name = f"{invoice.account_name}/{invoice.key_name} {invoice.month:%Y-%m}"
     if not totals.worth_an_invoice:
-        return [f"{name}: nothing is left to bill; draft the month again"]
-    reasons = []
+        return [phrase(NOTHING_LEFT, name=name)]
+    reasons: list[str] = []
     if totals.unpriced:
         causes = claimed.records.filter(unpriced=True).order_by("unpriced_reason").values_list("unpriced_reason")
         for cause, requests in causes.annotate(requests=Count("id")):
-            reasons.append(f"{name}: {requests} unpriced requests ({cause})")
+            reasons.append(phrase(UNPRICED, name=name, count=requests, reason=known_again(cause, pricing.REASONS)))
     if totals.foreign:
-        reasons.append(
-            f"{name}: {totals.foreign} requests are in another currency than the account, {invoice.currency}"
-        )
+        reasons.append(phrase(FOREIGN, name=name, count=totals.foreign, currency=invoice.currency))
     return reasons
 
 
@@ -340,10 +354,7 @@ def _misfit(invoice: Invoice, built: Sequence[InvoiceLine], totals: _Totals) -> 
     if exact_nanos == totals.cost_nanos + totals.adjusted_nanos:
         return ""
     records_nanos = exact_nanos - totals.adjusted_nanos
-    return (
-        f"{invoice}: the lines sum to {money.show(records_nanos)}, the records cost {money.show(totals.cost_nanos)}: "
-        "a record's parts do not sum to its cost"
-    )
+    return phrase(MISFIT, name=str(invoice), lines=money.show(records_nanos), records=money.show(totals.cost_nanos))
 
 
 def _number(invoice: Invoice, now: dt.datetime) -> None:

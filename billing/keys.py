@@ -20,6 +20,7 @@ from django.db.models import Q
 from django.utils.timezone import now
 
 from billing.models import Account, ApiKey, one_version
+from billing.phrases import gettext_noop, phrase
 
 PREFIX = "sk-hb-"
 BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -34,10 +35,13 @@ SECRET_COLUMNS = (
 _PRESET = re.compile(rf"[!-~]{{{SHORTEST},{LONGEST}}}", re.ASCII)
 _OURS = re.compile(rf"{PREFIX}[0-9A-Za-z]{{{RANDOM_LENGTH + CHECKSUM_LENGTH}}}", re.ASCII)
 
-ILL_FORMED = (
-    f"a preset secret is {SHORTEST} to {LONGEST} printable ASCII characters without spaces; one that begins with"
-    f" {PREFIX} is taken for one made here and needs its checksum: leave the secret out to have one made"
-)
+ILL_FORMED = phrase(
+    gettext_noop(
+        "a preset secret is %(shortest)s to %(longest)s printable ASCII characters without spaces; one that begins with"
+        " %(prefix)s is taken for one made here and needs its checksum: leave the secret out to have one made"
+    ),
+    shortest=SHORTEST, longest=LONGEST, prefix=PREFIX,
+)  # fmt: skip
 
 
 def make_secret() -> str:

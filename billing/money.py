@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
 
+from billing.phrases import phrase as _
+
 NANOS = 10**9
 """Nano-units in one unit of a currency."""
 
@@ -54,17 +56,21 @@ def show(nanos: int, places: int = NANO_PLACES) -> str:
 def parse(value: str | int | Decimal) -> int:
     """Units of a currency as nanos. ValueError, saying what to do, for whatever is not exact in nine places."""
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-        raise ValueError(f"{value!r} is not an exact amount: write it as text or as a Decimal, never as a float")
+        raise ValueError(
+            _("%(value)s is not an exact amount: write it as text or as a Decimal, never as a float", value=repr(value))
+        )
     try:
         amount = Decimal(value)
     except InvalidOperation:
         amount = Decimal("NaN")
     if not amount.is_finite() or abs(amount.adjusted()) > MAX_DIGITS:
-        raise ValueError(f"{value!r} is not an amount: write it as a plain number, for example 0.25")
+        raise ValueError(
+            _("%(value)s is not an amount: write it as a plain number, for example 0.25", value=repr(value))
+        )
     numerator, denominator = amount.as_integer_ratio()
     nanos, rest = divmod(numerator * NANOS, denominator)
     if rest:
-        raise ValueError(f"{value!s} has more than nine decimal places: round it to nine or fewer")
+        raise ValueError(_("%(value)s has more than nine decimal places: round it to nine or fewer", value=value))
     return nanos
 
 

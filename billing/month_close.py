@@ -121,12 +121,16 @@ def issue(chosen: Sequence[Invoice], *, now: dt.datetime, tell: Tell = say_nothi
     return outcome
 
 
-def issue_one(invoice_id: int, *, now: dt.datetime) -> Invoice:
-    """Issue a draft, note it in the audit log, and make its document. IssueBlocked as `invoices.issue`."""
+def issue_one(invoice_id: int, *, now: dt.datetime, waiting: bool = False) -> Invoice:
+    """Issue a draft, note it in the audit log, and make its document. IssueBlocked as `invoices.issue`.
+
+    `waiting`: somebody waits for a page, so that a long document is left to beat.
+    """
     with transaction.atomic():
         issued = invoices.issue(invoice_id, now=now)
         audit.note(issued, "issued")
-    invoice_documents.of(issued, now=now)
+    if not (waiting and invoice_documents.is_long(issued)):
+        invoice_documents.of(issued, now=now)
     return issued
 
 

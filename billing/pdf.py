@@ -36,6 +36,8 @@ FACES = {"en": 3, "zh-hant": 3, "zh-hans": 2}
 INK, SOFT, LINE, MARK = (17, 24, 39), (107, 114, 128), (209, 213, 219), (236, 239, 243)
 MARGIN, PAGE_HEIGHT, ROW = 15, 297, 5.5
 """Millimetres, on A4."""
+CLEAR = 0.5
+"""Millimetres by which a text is narrower than its cell, so that it is surely one line: breaking it takes longer."""
 BOLD_STROKE = 0.18
 """The font has one weight: bold is drawn with an outline so wide."""
 
@@ -104,7 +106,7 @@ class _Pages(FPDF):
 
     def text_lines(self, width: float, word: str) -> int:
         """How many lines a text takes in a cell so wide."""
-        if not word:
+        if not word or ("\n" not in word and self.get_string_width(word) < width - 2 * self.c_margin - CLEAR):
             return 1
         lines = self.multi_cell(width, ROW, word, dry_run=True, output=MethodReturnValue.LINES)
         return len(cast(list[str], lines))
@@ -200,15 +202,17 @@ class Document:
 
     def _names(self, columns: Sequence[PdfColumn], widths: Sequence[float]) -> None:
         self._pages.look(8, SOFT)
-        self._cells(columns, widths, [column.name for column in columns])
+        names = [column.name for column in columns]
+        self._cells(columns, widths, names, self._height(widths, names))
 
     def _line(self, columns: Sequence[PdfColumn], widths: Sequence[float], row: Sequence[str], *, bold: bool) -> None:
         self._pages.look(8, INK, bold=bold)
-        if self._pages.will_page_break(self._height(widths, row)):
+        height = self._height(widths, row)
+        if self._pages.will_page_break(height):
             self._pages.add_page()
             self._names(columns, widths)
             self._pages.look(8, INK, bold=bold)
-        self._cells(columns, widths, row, bold=bold, ink=INK)
+        self._cells(columns, widths, row, height, bold=bold, ink=INK)
 
     def _height(self, widths: Sequence[float], row: Sequence[str]) -> float:
         lines = (self._pages.text_lines(width, word) for width, word in zip(widths, row, strict=True))
@@ -219,13 +223,14 @@ class Document:
         columns: Sequence[PdfColumn],
         widths: Sequence[float],
         row: Sequence[str],
+        height: float,
         *,
         bold: bool = False,
         ink: tuple[int, int, int] = SOFT,
     ) -> None:
-        """One row, as high as its highest cell, with a line below."""
+        """One row, so high as its highest cell (`height`), with a line below."""
         pages = self._pages
-        top, left, height = pages.get_y(), pages.l_margin, self._height(widths, row)
+        top, left = pages.get_y(), pages.l_margin
         for column, width, word in zip(columns, widths, row, strict=True):
             pages.set_xy(left, top)
             pages.look(8, SOFT if column.soft else ink, bold=bold)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from zoneinfo import ZoneInfo
 
+from billing.phrases import phrase as _
+
 
 def local_day(instant: dt.datetime, zone: ZoneInfo) -> dt.date:
     """The day of an aware instant in a zone."""
@@ -28,7 +30,9 @@ def parse_month(text: str) -> dt.date:
     try:
         return dt.date.fromisoformat(f"{text}-01")
     except ValueError:
-        raise ValueError(f"{text!r} is not a month: write it as YYYY-MM, for example 2026-11") from None
+        raise ValueError(
+            _("%(text)s is not a month: write it as YYYY-MM, for example 2026-11", text=repr(text))
+        ) from None
 
 
 def next_month(first: dt.date) -> dt.date:

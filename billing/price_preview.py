@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from billing.money import divide_half_even
-from billing.pricing import MILLION, NoPrice, PriceVersion, unit_prices
+from billing.phrases import at, phrase, said_by
+from billing.phrases import phrase as _
+from billing.pricing import MILLION, NO_BUCKET, NoPrice, PriceVersion, unit_prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,19 @@ def preview(sums: Iterable[TokenSum], old: PriceVersion | None, new: PriceVersio
 def cost(one: TokenSum, version: PriceVersion) -> int:
     """The nanos of a sum by a version; NoPrice where it lacks a price for something that was used."""
     if version.currency != one.currency:
-        raise NoPrice(f"the price is in {version.currency}, the account's currency is {one.currency}")
+        raise NoPrice(
+            _(
+                "the price is in %(price)s, the account's currency is %(account)s",
+                price=version.currency,
+                account=one.currency,
+            )
+        )
     # A threshold is about requests, and this is a sum of them: what counts is how they were billed.
     above = version.long_context.above + 1 if one.long_context and version.long_context else 0
     units = unit_prices(version, one.tier, above).exact
     missing = [bucket for bucket, count in one.tokens.items() if count and bucket not in units]
     if missing:
-        raise NoPrice(f"no price for bucket {missing[0]} of model {version.model}")
+        raise NoPrice(phrase(NO_BUCKET, bucket=missing[0], model=version.model))
     return sum(
         divide_half_even(count * units[bucket].numerator, MILLION * units[bucket].denominator)
         for bucket, count in one.tokens.items()
@@ -81,7 +89,7 @@ def _added(row: AccountPreview, nanos: int | None, one: TokenSum, version: Price
     try:
         return nanos + cost(one, version)
     except NoPrice as missing:
-        reason = f"{version.label}: {missing}"
+        reason = at(version.label, said_by(missing))
         if reason not in row.why:
             row.why.append(reason)
         return None

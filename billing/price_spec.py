@@ -19,12 +19,28 @@ from decimal import Decimal
 from typing import Any
 
 from billing import money
+from billing.phrases import at, gettext_noop, phrase, said_by
+from billing.phrases import phrase as _
 from billing.pricing import BASE_TIERS, MAX_NANOS
 from billing.usage import BUCKETS
 
 KEYS = ("model", "effective_from", "currency", "per_million", "tiers", "long_context", "server_tools")
+NOT_AN_INSTANT = gettext_noop(
+    "%(value)s is not an instant: write it with its zone and in whole seconds, for example 2026-01-01T00:00:00Z"
+)
+NOT_EXACT = gettext_noop(
+    "%(value)s is not an exact instant: write it with its zone and in whole seconds, for example 2026-01-01T00:00:00Z"
+)
 MAX_MODEL = 200
 """Characters of `Price.model`."""
+
+
+class PriceFault(ValueError):
+    """What is wrong with a model's price: `what` names the field in the file and the remedy."""
+
+    def __init__(self, model: str, what: str) -> None:
+        super().__init__(_("price of %(model)s: %(what)s", model=model, what=what))
+        self.what = what
 
 
 def parse_price(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,7 +59,7 @@ def parse_price(spec: Mapping[str, Any]) -> dict[str, Any]:
             "server_tools": _server_tools(spec.get("server_tools")),
         }
     except ValueError as fault:
-        raise ValueError(f"price of {model}: {fault}") from None
+        raise PriceFault(model, said_by(fault)) from None
 
 
 def describe_price(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,37 +81,42 @@ def describe_price(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mapping(value: Any, name: str, allowed: tuple[str, ...] | None = None) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{name} must be a mapping, for example {name}: {{…}}; it is {value!r}")
+        raise ValueError(
+            _("%(name)s must be a mapping, for example %(name)s: {…}; it is %(value)s", name=name, value=repr(value))
+        )
     for key in value:
         if not isinstance(key, str) or not key:
-            raise ValueError(f"{name}: the key {key!r} must be text")
+            raise ValueError(at(name, _("the key %(key)s must be text", key=repr(key))))
         if allowed and key not in allowed:
-            raise ValueError(f"{name}: unknown key {key!r}; it may have {', '.join(allowed)}")
+            raise ValueError(
+                at(name, _("unknown key %(key)s; it may have %(known)s", key=repr(key), known=", ".join(allowed)))
+            )
     return value
 
 
 def _model(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_MODEL:
-        raise ValueError(f"price: model must be a name of 1 to {MAX_MODEL} characters; it is {value!r}")
+        what = _("model must be a name of 1 to %(most)s characters; it is %(value)s", most=MAX_MODEL, value=repr(value))
+        raise ValueError(at("price", what))
     return value
 
 
 def _instant(value: Any) -> dt.datetime:
     """Whole seconds only, for a version's label shows no more."""
-    example = "write it with its zone and in whole seconds, for example 2026-01-01T00:00:00Z"
     if isinstance(value, str):
         try:
             value = dt.datetime.fromisoformat(value)
         except ValueError:
-            raise ValueError(f"effective_from: {value!r} is not an instant: {example}") from None
+            raise ValueError(at("effective_from", phrase(NOT_AN_INSTANT, value=repr(value)))) from None
     if not isinstance(value, dt.datetime) or value.tzinfo is None or value.microsecond:
-        raise ValueError(f"effective_from: {value!s} is not an exact instant: {example}")
+        raise ValueError(at("effective_from", phrase(NOT_EXACT, value=value)))
     return value.astimezone(dt.UTC)
 
 
 def _currency(value: Any) -> str:
     if not isinstance(value, str) or not money.is_currency(value):
-        raise ValueError(f"currency: {value!r} is no ISO 4217 code; write it in capitals, for example USD")
+        what = _("%(value)s is no ISO 4217 code; write it in capitals, for example USD", value=repr(value))
+        raise ValueError(at("currency", what))
     return value
 
 
@@ -103,11 +124,12 @@ def _amount(value: Any, name: str) -> int:
     try:
         nanos = money.parse(value)
     except ValueError as fault:
-        raise ValueError(f"{name}: {fault}") from None
+        raise ValueError(at(name, said_by(fault))) from None
     if nanos < 0:
-        raise ValueError(f"{name}: {value} is negative; write 0 or more")
+        raise ValueError(at(name, _("%(value)s is negative; write 0 or more", value=value)))
     if nanos > MAX_NANOS:
-        raise ValueError(f"{name}: {value} is too large to be kept; the most is {money.show(MAX_NANOS)}")
+        what = _("%(value)s is too large to be kept; the most is %(most)s", value=value, most=money.show(MAX_NANOS))
+        raise ValueError(at(name, what))
     return nanos
 
 
@@ -115,7 +137,7 @@ def _block(value: Any, name: str) -> dict[str, int]:
     """Bucket -> nanos per million tokens."""
     block = {bucket: _amount(price, f"{name}.{bucket}") for bucket, price in _mapping(value, name, BUCKETS).items()}
     if not block:
-        raise ValueError(f"{name} names no bucket; it may have {', '.join(BUCKETS)}")
+        raise ValueError(_("%(name)s names no bucket; it may have %(known)s", name=name, known=", ".join(BUCKETS)))
     return block
 
 
@@ -130,7 +152,7 @@ def _tiers(value: Any) -> dict[str, str | dict[str, int]]:
         if tier in BASE_TIERS:
             if not isinstance(price, Mapping) and _factor(price, f"tiers.{tier}") == "1":
                 continue  # which is what it means
-            raise ValueError(f"tiers: {tier} is served at the base price; leave it out")
+            raise ValueError(at("tiers", _("%(tier)s is served at the base price; leave it out", tier=tier)))
         name = f"tiers.{tier}"
         tiers[tier] = _block(price, name) if isinstance(price, Mapping) else _factor(price, name)
     return tiers
@@ -142,10 +164,12 @@ def _long_context(value: Any) -> dict[str, Any] | None:
     spec = _mapping(value, "long_context", ("above", "input", "output"))
     for name in ("above", "input", "output"):
         if name not in spec:
-            raise ValueError(f"long_context needs {name}, for example {{above: 272000, input: 2.0, output: 1.5}}")
+            example = "{above: 272000, input: 2.0, output: 1.5}"
+            raise ValueError(_("long_context needs %(name)s, for example %(example)s", name=name, example=example))
     above = _amount(spec["above"], "long_context.above")
     if above % money.NANOS:
-        raise ValueError(f"long_context.above: {spec['above']} is not a whole number of tokens")
+        what = _("%(value)s is not a whole number of tokens", value=spec["above"])
+        raise ValueError(at("long_context.above", what))
     return {
         "above": above // money.NANOS,
         "input": _factor(spec["input"], "long_context.input"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from billing.money import divide_half_even
+from billing.phrases import gettext_noop, phrase
 from billing.usage import BUCKETS, Part, TokenUsage
 
 BASE_TIERS = frozenset({"", "default", "standard", "on_demand", "auto"})
@@ -102,6 +103,16 @@ class Rating:
         return bool(self.unpriced_reason)
 
 
+NO_TIER = gettext_noop("no price for service tier %(tier)s of model %(model)s")
+NO_BUCKET = gettext_noop("no price for bucket %(bucket)s of model %(model)s")
+NO_TOOL = gettext_noop("no price for server tool %(tool)s of model %(model)s")
+NO_MODEL = gettext_noop("no price for model %(model)s")
+OTHER_CURRENCY = gettext_noop("the price of model %(model)s is in %(price)s, the account's currency is %(account)s")
+TOO_LARGE = gettext_noop("the amount for model %(model)s is too large to be true: check its price")
+REASONS = (NO_TIER, NO_BUCKET, NO_TOOL, NO_MODEL, OTHER_CURRENCY, TOO_LARGE)
+"""Why something is unpriced, as records keep it."""
+
+
 class NoPrice(Exception):
     """Something that was used has no price; the text says what."""
 
@@ -133,7 +144,7 @@ def rate(
         items = [*own.items, *(item for part in parts for item in _rate_part(part, terms))]
         cost = own.cost_nanos + sum(item.amount_nanos for item in items)
         if cost > MAX_NANOS:
-            raise NoPrice(f"the amount for model {model} is too large to be true: check its price")
+            raise NoPrice(phrase(TOO_LARGE, model=model))
     except NoPrice as missing:
         unrated = [item for part in parts for item in _unrated(part)]
         return Rating(0, dict.fromkeys(BUCKETS, 0), {}, unrated, unpriced_reason=str(missing)[:MAX_REASON])
@@ -212,7 +223,7 @@ def _tier_of(price: PriceVersion, tier: str) -> tuple[Mapping[str, int], Fractio
         return price.per_million, Fraction(1)
     found = price.tiers.get(tier)
     if found is None:
-        raise NoPrice(f"no price for service tier {tier} of model {price.model}")
+        raise NoPrice(phrase(NO_TIER, tier=tier, model=price.model))
     return (price.per_million, found) if isinstance(found, Fraction) else (found, Fraction(1))
 
 
@@ -228,11 +239,9 @@ class _Terms:
     def price(self, model: str) -> PriceVersion:
         price = self.price_of(model, self.at)
         if price is None:
-            raise NoPrice(f"no price for model {model}")
+            raise NoPrice(phrase(NO_MODEL, model=model))
         if price.currency != self.currency:
-            raise NoPrice(
-                f"the price of model {model} is in {price.currency}, the account's currency is {self.currency}"
-            )
+            raise NoPrice(phrase(OTHER_CURRENCY, model=model, price=price.currency, account=self.currency))
         return price
 
 
@@ -275,7 +284,7 @@ def _amount(count: int, units: Mapping[str, Fraction], bucket: str, model: str) 
     if not count:
         return 0
     if bucket not in units:
-        raise NoPrice(f"no price for bucket {bucket} of model {model}")
+        raise NoPrice(phrase(NO_BUCKET, bucket=bucket, model=model))
     unit = units[bucket]
     return divide_half_even(count * unit.numerator, MILLION * unit.denominator)
 
@@ -285,7 +294,7 @@ def _tools(usage: TokenUsage, price: PriceVersion) -> list[Item]:
     used = {tool: count for tool, count in usage.server_tools.items() if count}
     for tool in used:
         if tool not in price.server_tools:
-            raise NoPrice(f"no price for server tool {tool} of model {price.model}")
+            raise NoPrice(phrase(NO_TOOL, tool=tool, model=price.model))
     return [
         Item(price.model, tool, count, price.server_tools[tool], False, count * price.server_tools[tool], price.label)
         for tool, count in used.items()

@@ -126,8 +126,8 @@ def read(kept: Mapping[str, Any]) -> Proof:
 
 
 def is_long(invoice: Invoice) -> bool:
-    """Whether so many records are on it that nobody should wait for its proof."""
-    return records(invoice)[: AT_ONCE + 1].count() > AT_ONCE
+    """Whether so many records or lines are on it that nobody should wait for its proof."""
+    return invoice_documents.is_long(invoice) or records(invoice)[: AT_ONCE + 1].count() > AT_ONCE
 
 
 def records(invoice: Invoice) -> QuerySet[UsageRecord]:

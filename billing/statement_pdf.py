@@ -12,6 +12,7 @@ from billing import money
 from billing.pdf import Document, PdfColumn
 from billing.statements import Billed, Statement, Used, head, issued_on
 from billing.usage_report import cost_nanos
+from billing.words import reason_words
 
 UNKNOWN = "—"
 
@@ -92,7 +93,7 @@ def _adjustments(document: Document, statement: Statement) -> None:
         return
     document.section(_("Adjustments"))
     rows = [
-        [f"{one.day}", one.api_key.name, one.reason, _money(statement, one.amount_nanos, money.NANO_PLACES)]
+        [f"{one.day}", one.api_key.name, reason_words(one), _money(statement, one.amount_nanos, money.NANO_PLACES)]
         for one in statement.adjustments
     ]
     total = [_("Total"), "", "", _money(statement, statement.adjusted_nanos, money.NANO_PLACES)]

@@ -23,6 +23,7 @@ from billing.report_query import BadQuery
 from billing.sheets import Cell, Column, Sheet
 from billing.usage_report import cost_nanos
 from billing.usage_sums import Cut, Figures, one_snapshot, sums
+from billing.words import reason_words
 
 Status = Invoice.Status
 
@@ -234,7 +235,7 @@ def _used_row(one: Used) -> list[Cell]:
 def _adjusted_cells(statement: Statement) -> list[list[Cell]]:
     return [
         _cells(
-            _("Adjustments"), one.api_key.name, one.reason, one.day, str(one.get_kind_display()),
+            _("Adjustments"), one.api_key.name, reason_words(one), one.day, str(one.get_kind_display()),
             amount=money.to_decimal(one.amount_nanos),
         )
         for one in statement.adjustments

@@ -31,14 +31,15 @@ from billing.ledger.encoding import reported_from_json
 from billing.ledger.events import Kind, note
 from billing.ledger.journal import Contents, read
 from billing.models import Account, GatewayProcess, OpenStream, Price
+from billing.phrases import gettext_noop
 from billing.pricing import PriceOf, PriceVersion, rate, version_at
 from billing.processes import Folder, known_processes, silent
 from billing.usage import OUTPUT_PLACEHOLDER, Metered, ReportedUsage, TokenUsage, metered
 
 log = logging.getLogger(__name__)
 
-LOST_STREAM = "the gateway process died"
-LOST_ANSWER = "the gateway process died: the answer and what it cost at the provider are lost"
+LOST_STREAM = gettext_noop("the gateway process died")
+LOST_ANSWER = gettext_noop("the gateway process died: the answer and what it cost at the provider are lost")
 BATCH = 200
 WRITE_S = 20.0
 """How long the database may take for a batch; what it did not take is for the next sweep."""

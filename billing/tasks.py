@@ -10,7 +10,7 @@ from celery import shared_task
 from celery.schedules import crontab
 from django.utils import timezone
 
-from billing import count_factors, exports, invoice_documents, invoice_runs, invoices, rollups
+from billing import count_factors, exports, invoice_documents, invoice_runs, invoices, jobs, rollups
 from billing import sweep as sweeping
 from billing.models import Account
 from billing.periods import local_day
@@ -55,7 +55,7 @@ def run_export(export_id: str) -> None:
 @shared_task  # type: ignore[untyped-decorator]
 def tend_exports() -> int:
     """Run exports that were left lying, and remove old files; returns how many were run."""
-    return exports.tend(timezone.now())
+    return exports.tend(jobs.database_now())
 
 
 @shared_task  # type: ignore[untyped-decorator]
@@ -67,7 +67,7 @@ def run_invoices(run_id: str) -> None:
 @shared_task  # type: ignore[untyped-decorator]
 def tend_invoices() -> int:
     """Do runs that were left lying, and make documents that are missing; returns how many of both."""
-    at = timezone.now()
+    at = jobs.database_now()
     return invoice_runs.tend(at) + invoice_documents.make_missing(at)
 
 

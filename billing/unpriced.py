@@ -21,6 +21,7 @@ from billing.catalogue import readable_price
 from billing.ledger import ratings
 from billing.models import Invoice, Price, UsageRecord
 from billing.money import show
+from billing.phrases import gettext_noop, phrase
 from billing.pricing import Item, PriceOf, PriceVersion, Rating
 from billing.rerating import Outcome, Unrated, price_list, rerate
 from billing.usage import BUCKETS, TokenUsage
@@ -32,6 +33,7 @@ LOOKED_AT = 50_000
 BATCH = 500
 """Records of one transaction: other writers wait for it on SQLite."""
 
+RATED = gettext_noop("rated %(count)s records of %(model)s (%(reason)s), %(costs)s in all")
 COLUMNS = (
     "id", "api_key_id", "day", "model", "service_tier", "started_at", "ended_at", "currency", "server_tools", "items",
     *BUCKETS,
@@ -152,7 +154,8 @@ def _note(cause: Cause, done: Outcome) -> None:
     costs = ", ".join(f"{currency} {show(nanos)}" for currency, nanos in sorted(done.costs.items()))
     for price in Price.objects.filter(model__in={label.rpartition("@")[0] for label in done.versions}):
         if records := done.versions[price.label]:
-            audit.note(price, f"rated {records} records of {cause.model} ({cause.reason}), {costs} in all")
+            reason = phrase(RATED, count=records, model=cause.model, reason=cause.reason, costs=costs)
+            audit.note(price, reason)
 
 
 def _mark_used(price: Price, ids: Sequence[uuid.UUID]) -> None:

@@ -20,8 +20,9 @@ from django.utils.translation import gettext_lazy as _
 from unfold.enums import ActionVariant
 from unfold.paginator import InfinitePaginator
 
-from billing.admin.changes import history_of
+from billing.admin.changes import columns_readable, history_of
 from billing.admin.typed import ModelAdmin, ModelForm, TabularInline
+from billing.audit import SECRET
 
 if TYPE_CHECKING:
     from django.db.models.options import Options
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 Row = TypeVar("Row", bound=Model)
 Parent = TypeVar("Parent", bound=Model)
 PageView = Callable[..., HttpResponse]
+
+
+UNASKED = SECRET | {"previous_digest"}
+"""Columns by which nobody may filter."""
 
 
 class KeptAdmin(ModelAdmin[Row]):
@@ -60,6 +65,16 @@ class KeptAdmin(ModelAdmin[Row]):
     def has_act_permission(self, request: HttpRequest, obj: object = None) -> bool:
         """The right to what `asks_first` pages do: Django's to change, also where no field can be edited."""
         return bool(request.user.has_perm(f"{self.opts.app_label}.change_{self.opts.model_name}"))
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
+        """Whether a list's URL may ask so: not by what the viewer's pages do not show, or the answers would tell it."""
+        column, readable = lookup.partition("__")[0], columns_readable(request, self.opts.label_lower)
+        if column in UNASKED or (readable is not None and column in self._columns() - readable):
+            return False
+        return super().lookup_allowed(lookup, value, request)
+
+    def _columns(self) -> set[str]:
+        return {name for field in self.opts.concrete_fields for name in (field.name, field.attname)}
 
     def save_model(self, request: HttpRequest, obj: Row, form: ModelForm[Row], change: bool) -> None:
         """Write only what the form changed: the rest may be newer than the form (a revocation, a last use)."""

@@ -27,6 +27,7 @@ from billing.admin.filters import AccountFilter, Choice, FieldFilter
 from billing.admin.typed import ModelAdmin, ModelForm, TextWidget
 from billing.models import Adjustment, ApiKey, UsageRecord
 from billing.money import NANO_PLACES, NANOS
+from billing.words import reason_words
 
 APPROVE = "billing.approve_adjustment"
 STATE_LOOKS = {
@@ -254,11 +255,11 @@ class AdjustmentAdmin(EndlessAdmin[Adjustment]):
         if adjustment.record is not None:
             about = format_html(" · {}", link(change_url(adjustment.record), _("its request")))
         kind = format_html("{}{}", adjustment.get_kind_display(), about)
-        return format_html('<span class="hb-words">{}</span>', stacked(kind, adjustment.reason))
+        return format_html('<span class="hb-words">{}</span>', stacked(kind, reason_words(adjustment)))
 
     @admin.display(description=gettext_lazy("reason"))
     def why(self, adjustment: Adjustment) -> str:
-        return adjustment.reason
+        return reason_words(adjustment)
 
     @admin.display(description=gettext_lazy("request"))
     def request_link(self, adjustment: Adjustment) -> SafeString | str:

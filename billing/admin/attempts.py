@@ -10,8 +10,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from billing.admin.access import EndlessAdmin
-from billing.admin.display import ago, badge, change_url, figure, link, number, number_column
+from billing.admin.display import UNKNOWN, ago, badge, change_url, figure, link, number, number_column
 from billing.models import Attempt
+from billing.words import stored_words
 
 OUTCOME_WORDS = {
     "answered": gettext_lazy("answered"),
@@ -66,7 +67,7 @@ class AttemptAdmin(EndlessAdmin[Attempt]):
         "upstream_model",
         "outcome_shown",
         "status",
-        "reason",
+        "why",
         "provider_request_id",
         "started",
         "headers_ms",
@@ -94,6 +95,10 @@ class AttemptAdmin(EndlessAdmin[Attempt]):
     @admin.display(description=gettext_lazy("outcome"))
     def outcome_shown(self, attempt: Attempt) -> SafeString:
         return outcome_badge(attempt.outcome)
+
+    @admin.display(description=gettext_lazy("reason"))
+    def why(self, attempt: Attempt) -> str:
+        return stored_words(attempt.reason) or UNKNOWN
 
     @admin.display(description=gettext_lazy("took"))
     def took_figure(self, attempt: Attempt) -> SafeString:

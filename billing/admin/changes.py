@@ -26,6 +26,7 @@ from billing.audit import HIDDEN
 from billing.models import ApiKey, AuditEntry, OpenStream, Price, UsageRecord
 from billing.money import NANOS
 from billing.usage import BUCKETS
+from billing.words import stored_words
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
@@ -41,8 +42,8 @@ LABELS: dict[str, _StrPromise | str] = {
 }
 """Names of columns whose own names are about how they are kept."""
 
-OPEN_TO_ALL = {"streaming.provider": frozenset({"name", "active", "credential", "wire_formats"})}
-"""Tables of which those who may not change them see only these columns' values: addresses are the operators'."""
+OPEN_TO_ALL = {"streaming.provider": frozenset({"name"})}
+"""Tables of which those who may not change them see only these columns' values: all else is the operators'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +80,21 @@ def history_of(row: models.Model, request: HttpRequest, *, zone: str = "UTC", mo
 
 def changes_of(entry: AuditEntry, request: HttpRequest, currency: str = "") -> list[Change]:
     """What an entry tells; values that the viewer may not see are hidden. `currency` is the object's, if it has one."""
-    table = _table(entry.table)
-    shown = OPEN_TO_ALL.get(entry.table)
-    if shown is not None and _may(request, "change", entry.table):
-        shown = None
+    table, readable = _table(entry.table), columns_readable(request, entry.table)
     found = []
     for column, (before, after) in entry.changes.items():
-        if shown is not None and column not in shown:
-            before, after = (HIDDEN if value is not None else None for value in (before, after))
+        if readable is not None and column not in readable:
+            before = after = HIDDEN
         texts = (value_text(table, column, value, currency) for value in (before, after))
         found.append(Change(_label(table, column), *texts))
     return found
+
+
+def columns_readable(request: HttpRequest, label: str) -> frozenset[str] | None:
+    """The columns of a table whose values its pages show to the viewer; None: all of them."""
+    if not _may(request, "view", label):
+        return frozenset()
+    return None if _may(request, "change", label) else OPEN_TO_ALL.get(label)
 
 
 def currencies_of(entries: Iterable[AuditEntry]) -> dict[tuple[str, str], str]:
@@ -135,7 +140,7 @@ def said(entry: AuditEntry) -> str:
     """What was done, of an entry without columns: Django's own words, or a command's."""
     if entry.message.startswith("["):
         return LogEntry(change_message=entry.message).get_change_message()
-    return capfirst(_(entry.message)) if entry.message else capfirst(_("changed"))
+    return capfirst(stored_words(entry.message)) if entry.message else capfirst(_("changed"))
 
 
 def object_link(entry: AuditEntry) -> SafeString | str:

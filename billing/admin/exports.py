@@ -21,8 +21,11 @@ from django.utils.translation import gettext_lazy
 from billing import exports
 from billing.admin.access import ReadOnlyAdmin
 from billing.admin.display import UNKNOWN, ago, badge, change_url, code, figure, number
+from billing.admin.faults import fault_words
 from billing.exports import CONTENT_TYPES, Format, State
 from billing.models import Export
+from billing.report_query import BadQuery
+from billing.words import stored_words
 
 READ_BYTES = 256 * 1024
 STATE_LOOKS = {
@@ -149,10 +152,19 @@ def _words(export: Export) -> str:
         State.WAITING: _("It waits for a worker."),
         State.RUNNING: _("%(rows)s rows are written.") % {"rows": _rows(export)},
         State.DONE: _("The file is ready."),
-        State.FAILED: _("It could not be made. %(why)s") % {"why": export.problem},
+        State.FAILED: _("It could not be made. %(why)s") % {"why": _why(export.problem)},
         State.EXPIRED: _("Its file was removed after seven days. Ask for it again where you did before."),
     }
     return sentences[State(export.state)]
+
+
+def _why(problem: str) -> str:
+    """Why there is no file; of a question that cannot be answered any more the row has its field and code."""
+    field, colon, code = problem.partition(": ")
+    if not colon or " " in field:
+        return stored_words(problem)
+    words = _("What it asks for is not there any more: %(fault)s")
+    return words % {"fault": fault_words(BadQuery(field, code))}
 
 
 def _rows(export: Export) -> str:

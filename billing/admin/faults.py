@@ -17,6 +17,7 @@ def fault_words(fault: BadQuery) -> str:
         "long": _("A report has at most %(days)s days: choose fewer.") % {"days": MAX_DAYS},
         "twice": _("The two dimensions are the same: choose another second one."),
         "rows": _("These are more than %(rows)s rows: choose fewer days, or a filter.") % {"rows": number(MAX_ROWS)},
+        "gone": _("The draft is not there any more: what it would bill is on another invoice."),
         "absent": _("There is no such account or key, or the key is another account's."),
     }
     return words.get(fault.code, _("The field “%(field)s” has an unknown value.") % {"field": fault.field})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from django.contrib import messages
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.utils.timezone import now
@@ -16,7 +17,8 @@ from billing import invoice_documents, invoice_runs, invoice_sheet, jobs, proofs
 from billing.admin.display import badge, change_url, list_url, moment, money, number, signed
 from billing.admin.month_run import progress
 from billing.admin.pages import page, show
-from billing.admin.report_files import attachment
+from billing.admin.report_files import attachment, by_worker
+from billing.exports import Format, Kind
 from billing.invoice_runs import Act, State
 from billing.models import Invoice, InvoiceRun, UsageRecord
 from billing.money import NANO_PLACES
@@ -27,13 +29,24 @@ SEE = "billing.view_invoice"
 
 
 @page("billing/invoice/<int:pk>/pdf/", name="invoice_pdf", right=SEE)
-def pdf(request: HttpRequest, pk: int) -> HttpResponse:
-    """The kept document; of a draft a preview, marked as such."""
+def pdf(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """The kept document; of a draft a preview, marked as such. What takes long to draw a worker draws."""
     invoice = get_object_or_404(Invoice, pk=pk)
     if invoice.status == Invoice.Status.DRAFT:
-        return attachment(HttpResponse(invoice_documents.preview(invoice), "application/pdf"), f"draft-{pk}.pdf")
+        return _draft(request, invoice)
+    if invoice_documents.made(invoice) is None and invoice_documents.is_long(invoice):
+        messages.info(request, _("The document is long, and is being made: it is here within a minute."))
+        return redirect(change_url(invoice))
     content = bytes(invoice_documents.of(invoice, now=now()).content)
     return attachment(HttpResponse(content, "application/pdf"), f"invoice-{invoice.number}.pdf")
+
+
+def _draft(request: HttpRequest, invoice: Invoice) -> HttpResponseBase:
+    if invoice_documents.is_long(invoice):
+        size = _("a PDF of %(lines)s lines") % {"lines": number(invoice.lines.count())}
+        return by_worker(request, Kind.DRAFT, Format.PDF, lambda: f"invoice={invoice.pk}", size, change_url(invoice))
+    content = invoice_documents.preview(invoice)
+    return attachment(HttpResponse(content, "application/pdf"), f"draft-{invoice.pk}.pdf")
 
 
 @page("billing/invoice/<int:pk>/csv/", name="invoice_csv", right=SEE)

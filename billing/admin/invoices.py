@@ -48,6 +48,7 @@ from billing.credit_notes import Credited, due_nanos
 from billing.lines import ADJUSTMENT, CARRIED_OVER
 from billing.models import Adjustment, ApiKey, CreditNote, Invoice, InvoiceCounter, InvoiceLine, UsageRecord
 from billing.money import NANO_PLACES
+from billing.words import in_words, stored_words
 
 OF_ADJUSTMENTS = (ADJUSTMENT, CARRIED_OVER)
 STATUS_LOOKS = {
@@ -200,7 +201,7 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
         blockers: list[SafeString | str] = []
         if request.method == "POST":
             try:
-                issued = month_close.issue_one(invoice.pk, now=now())
+                issued = month_close.issue_one(invoice.pk, now=now(), waiting=True)
             except invoices.IssueBlocked as blocked:
                 blockers = explain(invoice, blocked)
             else:
@@ -366,9 +367,9 @@ def explain(invoice: Invoice, blocked: invoices.IssueBlocked) -> list[SafeString
     found: list[SafeString | str] = []
     for row in unpriced.order_by("unpriced_reason").values("unpriced_reason").annotate(requests=Count("*")):
         words = _("%(count)s unpriced requests (%(reason)s).")
-        sentence = words % {"count": number(row["requests"]), "reason": row["unpriced_reason"]}
+        sentence = words % {"count": number(row["requests"]), "reason": stored_words(row["unpriced_reason"])}
         found.append(link(list_url(UsageRecord, api_key=invoice.api_key_id, unpriced=1, period="all"), sentence))
-    return found or list(blocked.reasons)
+    return found or [in_words(reason) for reason in blocked.reasons]
 
 
 def seller_zone() -> ZoneInfo:

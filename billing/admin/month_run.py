@@ -46,6 +46,7 @@ from billing.models import Adjustment, Invoice, InvoiceDocument, InvoiceRun, Ope
 from billing.month_close import MOST_COUNTED, Blocker, Compared, Kind
 from billing.periods import parse_month
 from billing.processes import Folder
+from billing.words import stored_words
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
@@ -193,7 +194,7 @@ def _words(run: InvoiceRun) -> str:
     if run.state == State.WAITING:
         return _("Asked for by %(name)s. It waits for a worker.") % who
     if run.state == State.FAILED:
-        return _("It could not be done. %(why)s") % {"why": run.problem}
+        return _("It could not be done. %(why)s") % {"why": stored_words(run.problem)}
     if run.state == State.DONE:
         when = f"{run.finished_at:%Y-%m-%d %H:%M:%S} UTC"
         return _("Asked for by %(name)s, done at %(time)s.") % {**who, "time": when}
@@ -212,7 +213,11 @@ def _outcome(run: InvoiceRun) -> dict[str, Any] | None:
     return {
         "words": words % {"count": number(len(issued))},
         "behind": [
-            {"name": f"{invoice.account_name}/{invoice.key_name}", "url": change_url(invoice), "reasons": behind[pk]}
+            {
+                "name": f"{invoice.account_name}/{invoice.key_name}",
+                "url": change_url(invoice),
+                "reasons": list(map(stored_words, behind[pk])),
+            }
             for pk, invoice in standing.items()
         ],
     }
@@ -367,7 +372,7 @@ class InvoiceRunAdmin(EndlessAdmin[InvoiceRun]):
     ordering = ("-asked_at",)
     empty_text = gettext_lazy("No month was run yet.")
     list_note = gettext_lazy("Months drafted and issued, and invoices proved, in the background.")
-    fields = ("act", "about", "asked_by_name", "state_badge", "asked", "finished", "problem")
+    fields = ("act", "about", "asked_by_name", "state_badge", "asked", "finished", "why")
 
     @admin.display(description=gettext_lazy("asked for"))
     def asked(self, run: InvoiceRun) -> SafeString | str:
@@ -386,6 +391,10 @@ class InvoiceRunAdmin(EndlessAdmin[InvoiceRun]):
     @admin.display(description=gettext_lazy("state"))
     def state_badge(self, run: InvoiceRun) -> SafeString:
         return badge(run.get_state_display(), *STATE_LOOKS[State(run.state)])
+
+    @admin.display(description=gettext_lazy("problem"))
+    def why(self, run: InvoiceRun) -> str:
+        return stored_words(run.problem) or UNKNOWN
 
     @admin.display(description=gettext_lazy("finished"))
     def finished(self, run: InvoiceRun) -> SafeString | str:

@@ -23,6 +23,7 @@ from billing.periods import next_month
 from billing.price_preview import AccountPreview, TokenSum, preview
 from billing.price_spec import describe_price
 from billing.usage import BUCKETS
+from billing.words import in_words
 
 SEEN = "_seen"
 """Field of the second POST: the digest of the version whose preview was seen."""
@@ -92,7 +93,7 @@ def _row(row: AccountPreview) -> dict[str, Any]:
         "difference": UNKNOWN
         if row.difference_nanos is None
         else signed(row.difference_nanos, row.currency, NANO_PLACES),
-        "why": row.why,
+        "why": [in_words(reason) for reason in row.why],
     }
 
 

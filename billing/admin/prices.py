@@ -27,8 +27,10 @@ from billing.admin.filters import Choice, ModelFilter
 from billing.admin.typed import DropdownFilter, ModelAdmin, ModelForm, NumberWidget
 from billing.models import Invoice, Price, UsageRecord
 from billing.money import NANOS, parse, to_decimal
+from billing.phrases import said_by
 from billing.price_spec import describe_price, parse_price
 from billing.usage import BUCKETS
+from billing.words import in_words
 
 LONG_CONTEXT = ("long_context_above", "long_context_input", "long_context_output")
 
@@ -103,7 +105,9 @@ class PriceForm(ModelForm[Price]):
         try:
             fields = parse_price(self._spec())
         except ValueError as fault:
-            raise ValidationError(_("This price cannot be kept: %(reason)s.") % {"reason": fault}) from None
+            raise ValidationError(
+                _("This price cannot be kept: %(reason)s.") % {"reason": in_words(said_by(fault))}
+            ) from None
         self.cleaned_data.update(tiers=fields["tiers"], server_tools=fields["server_tools"])
         self.instance.long_context = fields["long_context"]
 

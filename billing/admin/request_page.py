@@ -23,6 +23,7 @@ from billing.models import Attempt, InvoiceLine, Price, UsageRecord
 from billing.money import NANO_PLACES
 from billing.pricing import BASE_TIERS, NoPrice, UnitPrice, factored
 from billing.usage import BUCKETS
+from billing.words import stored_words
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
@@ -183,6 +184,8 @@ def breakdown(record: UsageRecord) -> dict[str, Any]:
     return {
         "record": record,
         "timings": list(_timings(record)),
+        "reason": stored_words(record.reason),
+        "unpriced_reason": stored_words(record.unpriced_reason),
         "stopped_by": live.stopped_by(record) if record.ending == "stopped" else "",
         "parts": found.rows(),
         "parts_total": UNKNOWN if record.unpriced else money(record.cost_nanos, record.currency, NANO_PLACES),
@@ -261,6 +264,7 @@ def _attempt_row(attempt: Attempt, record: UsageRecord) -> dict[str, Any]:
 
     return {
         "attempt": attempt,
+        "reason": stored_words(attempt.reason),
         "outcome": outcome_badge(attempt.outcome),
         "began": duration(attempt.started_at - record.started_at),
         "headers": after(attempt.headers_ms),

@@ -21,13 +21,14 @@ from billing.admin.faults import fault_words
 from billing.admin.invoices import STATUS_LOOKS
 from billing.admin.pages import page, show
 from billing.admin.report_files import by_worker, direct
-from billing.exports import Format, Kind
+from billing.exports import DIRECT_ROWS, Format, Kind
 from billing.models import Account, Adjustment, CreditNote, Invoice, UsageRecord
 from billing.money import NANO_PLACES
 from billing.periods import local_day
 from billing.report_query import BadQuery
 from billing.statements import Billed, Statement, Used
 from billing.usage_report import cost_nanos
+from billing.words import reason_words
 
 LANGUAGES = {"zh-Hant": "zh-hant"}
 """An account's language -> what Django calls it, where that differs."""
@@ -58,7 +59,7 @@ def statement(request: HttpRequest) -> HttpResponseBase:
 
 @page("statement/file/<slug:format_>/", name="statement_file", right="billing.view_invoice")
 def statement_file(request: HttpRequest, format_: str) -> HttpResponseBase:
-    """CSV at once, a PDF by a worker; both in the account's language."""
+    """A short CSV at once, a long one and a PDF by a worker; all in the account's language."""
     as_of, back = now(), f"{reverse('admin:statement')}?{request.GET.urlencode()}"
     try:
         account, month = statements.parse(request.GET.dict())
@@ -68,10 +69,11 @@ def statement_file(request: HttpRequest, format_: str) -> HttpResponseBase:
     language = LANGUAGES.get(account.language, account.language)
     with override(language):
         if format_ == Format.CSV:
-            found = statements.build(account, month)
-            return direct(statements.sheet(found, as_of), Kind.STATEMENT, format_, as_of)
+            found = statements.sheet(statements.build(account, month), as_of)
+            if len(list(found.rows)) <= DIRECT_ROWS:
+                return direct(found, Kind.STATEMENT, format_, as_of)
     query = urlencode({"account": account.pk, "month": f"{month:%Y-%m}"})
-    words = _("a PDF of the statement of %(account)s for %(month)s")
+    words = _("a file of the statement of %(account)s for %(month)s")
     size = words % {"account": account.name, "month": f"{month:%Y-%m}"}
     return by_worker(request, Kind.STATEMENT, format_, lambda: query, size, back, language=language)
 
@@ -121,7 +123,7 @@ def _figures(found: Statement, one: Used) -> list[str]:
 def _adjustment(one: Adjustment) -> dict[str, Any]:
     return {
         "url": change_url(one), "day": one.day, "key": one.api_key.name, "kind": one.get_kind_display(),
-        "reason": one.reason, "amount": money(one.amount_nanos, one.currency, NANO_PLACES),
+        "reason": reason_words(one), "amount": money(one.amount_nanos, one.currency, NANO_PLACES),
     }  # fmt: skip
 
 

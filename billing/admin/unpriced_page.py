@@ -24,6 +24,7 @@ from billing.admin.typed import PlainSelectWidget
 from billing.models import Invoice, UsageRecord
 from billing.rerating import Outcome
 from billing.unpriced import AT_ONCE, Cause, Terms, Waiting
+from billing.words import stored_words
 
 SEE, RATE = "billing.view_usagerecord", "billing.change_usagerecord"
 
@@ -137,7 +138,7 @@ def _effects(found: Outcome) -> list[str]:
         words = ngettext(
             "%(count)s record stays unpriced: %(reason)s.", "%(count)s records stay unpriced: %(reason)s.", records
         )
-        effects.append(words % {"count": number(records), "reason": reason})
+        effects.append(words % {"count": number(records), "reason": stored_words(reason)})
     return effects
 
 
@@ -146,6 +147,7 @@ def _row(each: Waiting, *, rates: bool) -> dict[str, Any]:
     query = urlencode({"model": cause.model, "tier": cause.service_tier, "reason": cause.reason})
     return {
         "cause": cause,
+        "reason": stored_words(cause.reason),
         "tier": cause.service_tier or UNKNOWN,
         "first": ago(each.first),
         "last": ago(each.last),

@@ -43,6 +43,7 @@ from billing.admin.record_filters import KeyFilter, LineFilter, MomentFilter, Pe
 from billing.admin.request_page import breakdown
 from billing.models import ApiKey, Attempt, OpenStream, UsageRecord
 from billing.money import NANO_PLACES
+from billing.words import stored_words
 
 ENDING_LOOKS = {
     "complete": ("good", "check_circle"),
@@ -218,7 +219,7 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
     @admin.display(description=gettext_lazy("cost"))
     def cost_figure(self, record: UsageRecord) -> SafeString:
         if record.unpriced:
-            return badge(_("unpriced"), "bad", "money_off", record.unpriced_reason)
+            return badge(_("unpriced"), "bad", "money_off", stored_words(record.unpriced_reason))
         return figure(money(record.cost_nanos, record.currency, NANO_PLACES))
 
     @admin.display(description=gettext_lazy("invoice"))

@@ -19,6 +19,7 @@ from billing.ledger.rows import record_row
 from billing.ledger.tables import Table
 from billing.models import Adjustment, Attempt, RollupDue, UsageRecord
 from billing.periods import local_day
+from billing.phrases import gettext_noop, phrase
 
 PROVISIONAL = "gateway_lost"
 """The ending of a record that a sweep made, and the outcome of its attempt."""
@@ -26,6 +27,14 @@ KEPT_COLUMNS = ("id", "api_key_id", "account_id", "request_name", "invoice_id", 
 """Columns of a record that no correction touches."""
 MAX_REASON = 200
 """Characters of `Adjustment.reason`."""
+
+LATER = gettext_noop("a later checkpoint of the lost stream was found")
+NOT_ADJUSTED = gettext_noop(
+    "the stream taken for lost ended after all: %(ending)s, %(metering)s; not adjusted: %(reason)s"
+)
+ENDED = gettext_noop("the stream taken for lost ended after all: %(ending)s, %(metering)s")
+REASONS = (LATER, NOT_ADJUSTED, ENDED)
+"""Why the ledger adjusts, as adjustments keep it."""
 
 RECORDS = Table(UsageRecord)
 
@@ -111,8 +120,8 @@ def _made(record: UsageRecord, using: str) -> QuerySet[Adjustment]:
 def _reason(settlement: Settlement) -> str:
     """What happened, for the operator."""
     if settlement.ending == PROVISIONAL:
-        return "a later checkpoint of the lost stream was found"
-    ended = f"the stream taken for lost ended after all: {settlement.ending}, {settlement.metering}"
+        return LATER
+    told = {"ending": settlement.ending, "metering": settlement.metering}
     if settlement.rating.unpriced:
-        return f"{ended}; not adjusted: {settlement.rating.unpriced_reason}"[:MAX_REASON]
-    return ended
+        return phrase(NOT_ADJUSTED, **told, reason=settlement.rating.unpriced_reason)[:MAX_REASON]
+    return phrase(ENDED, **told)

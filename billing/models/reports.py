@@ -41,6 +41,7 @@ class Export(models.Model):
         USAGE = "usage", _("usage report")
         RECORDS = "records", _("requests")
         STATEMENT = "statement", _("statement")
+        DRAFT = "draft", _("draft of an invoice")
 
     class Format(models.TextChoices):
         CSV = "csv", "CSV"

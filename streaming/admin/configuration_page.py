@@ -24,6 +24,8 @@ from django.utils.translation import gettext_lazy
 from billing.admin.display import number
 from billing.admin.pages import page, show
 from billing.admin.typed import FileWidget
+from billing.phrases import said_by
+from billing.words import in_words
 from streaming import configuration, credentials
 from streaming.configuration import ChangedMeanwhile, ConfigurationFaults, Lines, NotReadable, Preview
 
@@ -121,7 +123,7 @@ def _look(request: HttpRequest, raw: bytes, name: str) -> HttpResponse:
     try:
         found = configuration.preview(raw, billing_details=_may_bill(request))
     except NotReadable as fault:
-        return _faulty(request, name, [("", str(fault))])
+        return _faulty(request, name, [("", in_words(said_by(fault)))])
     except ConfigurationFaults as faults:
         return _faulty(request, name, _located(raw, faults.lines))
     if found.lines:
@@ -145,7 +147,7 @@ def _located(raw: bytes, faults: list[str]) -> list[tuple[str, str]]:
     """Each fault with its line, in the order of the lines."""
     lines = Lines(raw)
     found = [(lines.line_of(path[1]) if (path := PATH.match(fault)) else 1, fault) for fault in faults]
-    return [(number(line), fault) for line, fault in sorted(found, key=lambda one: one[0])]
+    return [(number(line), in_words(fault)) for line, fault in sorted(found, key=lambda one: one[0])]
 
 
 def _again(request: HttpRequest, waiting: Waiting, text: str) -> HttpResponse:
@@ -167,16 +169,7 @@ def _done(request: HttpRequest, waiting: Waiting, lines: list[str]) -> HttpRespo
 
 def _rows(lines: list[str]) -> list[dict[str, str]]:
     """`provider acme: auth bearer → x-api-key` by its columns."""
-    rows = []
-    for line in lines:
-        what, _colon, change = line.partition(": ")
-        before, arrow, after = change.partition(" → ")
-        name, _space, old = before.partition(" ")
-        if arrow:
-            rows.append({"what": what, "field": name, "before": old, "after": after})
-        else:
-            rows.append({"what": what, "field": "", "before": "", "after": change})
-    return rows
+    return [{name: in_words(said) for name, said in configuration.columns_of(line).items()} for line in lines]
 
 
 # --- what waits ---

@@ -19,11 +19,17 @@ from billing.admin.display import UNKNOWN, badge, change_url, number
 from billing.admin.filters import BUCKET_WORDS, WIRE_FORMATS
 from billing.admin.pages import show
 from billing.admin.typed import PlainSelectWidget
+from billing.phrases import gettext_noop, phrase
 from billing.usage import TokenUsage
+from billing.words import know, stored_words
 from streaming.catalogue import ProviderEntry, provider_entry
 from streaming.credentials import CredentialUnreadable
 from streaming.models import Provider, Route
 from streaming.provider_tests import LIMIT_S, Outcome, run_tests
+
+TESTED = gettext_noop("tested with %(model)s: %(answered)s of %(count)s wire formats answered")
+CUT_OFF = gettext_noop("cut off by the test after %(seconds)s s")
+know(TESTED, CUT_OFF)
 
 
 class ModelForm(forms.Form):
@@ -99,7 +105,7 @@ def _keep(request: HttpRequest, entry: ProviderEntry, upstream_model: str, outco
     LogEntry.objects.create(
         user_id=user.pk, content_type=ContentType.objects.get_for_model(Provider), object_id=str(entry.id),
         object_repr=entry.name, action_flag=CHANGE,
-        change_message=f"tested with {upstream_model}: {answered} of {len(outcomes)} wire formats answered",
+        change_message=phrase(TESTED, model=upstream_model, answered=answered, count=len(outcomes)),
     )  # fmt: skip
 
 
@@ -109,7 +115,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "state": badge(_("answered"), "good", "check_circle")
         if outcome.answered
         else badge(_("failed"), "bad", "error"),
-        "reason": outcome.reason,
+        "reason": stored_words(outcome.reason),
         "status": UNKNOWN if outcome.status is None else str(outcome.status),
         "headers": _milliseconds(outcome.headers_ms),
         "first_output": _milliseconds(outcome.first_output_ms),

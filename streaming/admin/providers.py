@@ -171,6 +171,9 @@ class ProviderAdmin(KeptAdmin[Provider]):
         if form.cleaned_data.get("new_credential"):
             put_back_all(obj)
 
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        return super().get_list_filter(request) if may_run(request) else ()
+
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         if not may_run(request):
             return ("name",)

@@ -16,6 +16,7 @@ from billing.admin.access import KeptAdmin, ask, asks_first
 from billing.admin.display import change_url, link, moment, number_column
 from billing.admin.filters import ActiveFilter
 from billing.admin.price_state import is_priced, price_cell
+from billing.words import stored_words
 from streaming import route_states
 from streaming.admin import standing
 from streaming.models import Route, put_back
@@ -79,7 +80,7 @@ class RouteAdmin(KeptAdmin[Route]):
         question = _("Reset the route %(route)s?") % {"route": route}
         if route.out_since is not None:
             words = _("Out since %(moment)s (%(reason)s). Reset the route %(route)s?")
-            told = {"moment": moment(route.out_since), "reason": route.out_reason, "route": route}
+            told = {"moment": moment(route.out_since), "reason": stored_words(route.out_reason), "route": route}
             question = words % told
         effects = [
             _("Requests take it again within a second."),

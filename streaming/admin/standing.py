@@ -16,6 +16,8 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from billing.admin.display import UNKNOWN, ago, badge, number, passed, stacked
 from billing.models import Attempt
+from billing.phrases import gettext_noop
+from billing.words import know, stored_words
 from streaming import route_states
 from streaming.health import RouteState
 from streaming.models import Route
@@ -27,6 +29,31 @@ LOOKED_THROUGH = 200
 ANSWERED = "answered"
 FAILED = ("failed", "hollow", "cut", "stalled", "timed_out")
 """Outcomes that are the provider's doing; of the others the client, an operator or ourselves were the cause."""
+WRITTEN = (
+    gettext_noop("all routes cool down"),
+    gettext_noop("no route"),
+    gettext_noop("cut before any output"),
+    gettext_noop("a complete answer with neither output nor usage"),
+    gettext_noop("a 200 without an answer in it"),
+    gettext_noop("the client did not read"),
+    gettext_noop("the provider broke off: %(what)s"),
+    gettext_noop("the answer broke off: %(what)s"),
+    gettext_noop("the provider's address is link-local or a metadata service"),
+    gettext_noop("an event of more than %(limit)s bytes"),
+    gettext_noop("more than %(limit)s bytes before the first output"),
+    gettext_noop("the answer is larger than %(limit)s bytes"),
+    gettext_noop("error event: %(what)s"),
+    gettext_noop("no output for %(seconds)s s"),
+    gettext_noop("no whole answer within %(seconds)s s"),
+    gettext_noop("no connection: %(what)s"),
+    gettext_noop("no answer: %(what)s"),
+    gettext_noop("no HTTP answer: %(what)s"),
+    gettext_noop("internal error: %(what)s"),
+    gettext_noop("status %(status)s"),
+)
+"""What relay and upstream keep of a failure, in English; `stored_words` says it in the reader's language."""
+know(*WRITTEN)
+
 NO_ATTEMPT = gettext_lazy("None among the last 200 attempts of each of its routes.")
 
 
@@ -65,7 +92,7 @@ def state_badge(route: Route) -> SafeString:
 def reason(route: Route) -> str:
     """Why it is out or cools down."""
     state = cooling(route)
-    return route.out_reason or (state.reason if state else UNKNOWN)
+    return stored_words(route.out_reason or (state.reason if state else UNKNOWN))
 
 
 def time_left(route: Route) -> SafeString | str:
@@ -111,7 +138,7 @@ def attempts_strip(attempts: list[Attempt]) -> SafeString | str:
     failed = next((attempt for attempt in attempts if attempt.outcome != ANSWERED), None)
     if failed is None:
         return strip
-    told = {"reason": failed.reason or failed.outcome, "passed": passed(failed.started_at)}
+    told = {"reason": stored_words(failed.reason or failed.outcome), "passed": passed(failed.started_at)}
     return stacked(strip, _("last: %(reason)s, %(passed)s") % told)
 
 

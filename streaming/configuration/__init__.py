@@ -19,12 +19,15 @@ from django.db import transaction
 from django.utils.timezone import now
 
 from billing.models import CatalogueVersion, one_version
-from streaming.configuration.changes import plan
+from streaming.configuration.changes import columns_of, plan
 from streaming.configuration.entries import ConfigurationFaults, Reading
 from streaming.configuration.export import describe
 from streaming.configuration.text import Lines, NotReadable, dump, load
 
-__all__ = ["ChangedMeanwhile", "ConfigurationFaults", "Lines", "NotReadable", "Preview", "apply", "export", "preview"]
+__all__ = [
+    "ChangedMeanwhile", "ConfigurationFaults", "Lines", "NotReadable", "Preview", "apply", "columns_of", "export",
+    "preview",
+]  # fmt: skip
 
 
 class ChangedMeanwhile(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -15,6 +15,8 @@ from django.db.models import Q
 
 from billing import keys, money
 from billing.models import Account, ApiKey, Price, UsageRecord
+from billing.phrases import Phrase, at, gettext_noop, parted, phrase
+from billing.phrases import phrase as _
 from streaming import credentials
 from streaming.configuration.entries import (
     AccountEntry,
@@ -41,6 +43,7 @@ NAMES = {
 """Column -> field of the file, where they differ."""
 BILLING = tuple(column for column, name in NAMES.items() if name.startswith("billing."))
 PORTS = {"http": 80, "https": 443}
+BECOMES = gettext_noop("%(name)s %(before)s → %(after)s")
 
 
 @dataclass
@@ -50,7 +53,7 @@ class Step:
     `values`: with what a new row begins, for those who look before they agree.
     """
 
-    lines: list[str]
+    lines: Sequence[str]
     run: Callable[[], list[str]]
     values: list[str] = field(default_factory=list)
 
@@ -81,23 +84,40 @@ class Plan:
         if row.pk is None:
             for column, value in columns.items():
                 setattr(row, column, value)
-            lines = [f"{what}: created", *(f"{what}: {line}" for line in more)]
+            lines = [at(what, _("newly created")), *(at(what, one) for one in more)]
             self.steps.append(Step(lines, _saving(row, None), _values(what, columns)))
             return
-        lines, changed = list(more), []
+        lines, changed = [at(what, one) for one in more], []
         for column, value in columns.items():
             if (old := getattr(row, column)) != value:
                 if column not in UNSAID:
-                    lines.append(f"{NAMES.get(column, column)} {_said(column, old)} → {_said(column, value)}")
+                    change = _becomes(NAMES.get(column, column), _said(column, old), _said(column, value))
+                    lines.append(at(what, change))
                 changed.append(column)
                 setattr(row, column, value)
         if changed:
-            self.steps.append(Step([f"{what}: {line}" for line in lines], _saving(row, changed)))
+            self.steps.append(Step(lines, _saving(row, changed)))
 
 
 def _values(what: str, columns: Mapping[str, Any]) -> list[str]:
     told = {column: value for column, value in columns.items() if column not in UNSAID and value not in (None, "", [])}
-    return [f"{what}: {NAMES.get(column, column)} none → {_said(column, value)}" for column, value in told.items()]
+    return [
+        at(what, _becomes(NAMES.get(column, column), _said(column, None), _said(column, value)))
+        for column, value in told.items()
+    ]
+
+
+def _becomes(name: str, before: str, after: str) -> Phrase:
+    return phrase(BECOMES, name=name, before=before, after=after)
+
+
+def columns_of(line: str) -> dict[str, str]:
+    """A line of a plan by its parts: `what`, `field`, `before`, `after`; of no column `what` and `after` alone."""
+    what, change = parted(line)
+    if not isinstance(change, Phrase) or change.template != BECOMES:
+        return {"what": what, "field": "", "before": "", "after": change}
+    field, before, after = (change.values[name] for name in ("name", "before", "after"))
+    return {"what": what, "field": field, "before": before, "after": after}
 
 
 UNSAID = frozenset({"credential", "revoked_at", *keys.SECRET_COLUMNS})
@@ -117,7 +137,7 @@ def _saving(row: models.Model, columns: list[str] | None) -> Callable[[], list[s
 def _said(column: str, value: Any) -> str:
     """A column's value in a line for people."""
     if value is None or value == []:
-        return "none"
+        return _("none")
     if column == "tax_rate_ppm":
         return f"{Decimal(value) / 10**6}"
     if column.endswith("_nanos") or (column in money_columns() and isinstance(value, int)):
@@ -126,7 +146,7 @@ def _said(column: str, value: Any) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, dt.datetime):
         return f"{value.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return str(value).replace("\n", " ") or "empty"
+    return str(value).replace("\n", " ") or _("empty")
 
 
 def money_columns() -> frozenset[str]:
@@ -158,9 +178,9 @@ class _Providers:
             row = self._rows.setdefault(entry.name, Provider(name=entry.name))
             for name in ("base_url", "wire_formats"):
                 if row.pk is None and name not in entry.fields:
-                    self._plan.faults.add(entry.path, f"{name} is missing; a new provider needs it")
+                    self._plan.faults.add(entry.path, _("%(name)s is missing; a new provider needs it", name=name))
             columns, lines = self._credential(row, entry)
-            self._plan.save(row, f"provider {entry.name}", {**entry.fields, **columns}, lines)
+            self._plan.save(row, _("provider %(name)s", name=entry.name), {**entry.fields, **columns}, lines)
         return self._rows
 
     def _credential(self, row: Provider, entry: ProviderEntry) -> tuple[dict[str, Any], list[str]]:
@@ -168,14 +188,13 @@ class _Providers:
         if entry.api_key is not None:
             if row.credential and _decrypts_to(row, entry.api_key):
                 return {}, []
-            old = HIDDEN if row.credential else "none"
-            return {"credential": credentials.encrypt(entry.api_key, settings.ENCRYPTION_KEYS)}, [
-                f"api_key {old} → {HIDDEN}"
-            ]
+            old = HIDDEN if row.credential else _("none")
+            new = credentials.encrypt(entry.api_key, settings.ENCRYPTION_KEYS)
+            return {"credential": new}, [_becomes("api_key", old, HIDDEN)]
         if row.pk is None:
-            return {}, ["no api_key: enter one before it is used"]
+            return {}, [_("no api_key: enter one before it is used")]
         if row.credential and _leads_elsewhere(row, entry.fields):
-            return {"credential": ""}, ["api_key cleared, since its address or auth changes: give it in the file"]
+            return {"credential": ""}, [_("api_key cleared, since its address or auth changes: give it in the file")]
         return {}, []
 
 
@@ -212,11 +231,13 @@ class _Models:
             row = self._rows.setdefault(entry.name, Model(name=entry.name))
             low, high = settings.STALL_RANGE_S
             if row.pk is None and not low <= entry.fields.get("stall_seconds", row.stall_seconds) <= high:
-                message = (
-                    f"stall_seconds is missing, and the default of {row.stall_seconds} is not between {low} and {high}"
-                )
-                self._plan.faults.add(entry.path, f"{message} (HOPBASE_STALL_RANGE_S)")
-            self._plan.save(row, f"model {entry.name}", entry.fields)
+                message = _(
+                    "stall_seconds is missing, and the default of %(usual)s is not between %(low)s and %(high)s "
+                    "(HOPBASE_STALL_RANGE_S)",
+                    usual=row.stall_seconds, low=low, high=high,
+                )  # fmt: skip
+                self._plan.faults.add(entry.path, message)
+            self._plan.save(row, _("model %(name)s", name=entry.name), entry.fields)
             if entry.routes is not None:
                 self._plan_routes(row, entry.routes)
         return set(self._rows)
@@ -228,7 +249,8 @@ class _Models:
             provider = self._providers.get(entry.provider)
             if provider is None:
                 if entry.provider:
-                    message = f"unknown provider {entry.provider!r}; {nearest(entry.provider, self._providers)}"
+                    known = nearest(entry.provider, self._providers)
+                    message = _("unknown provider %(name)s; %(known)s", name=repr(entry.provider), known=known)
                     self._plan.faults.add(f"{entry.path}.provider", message)
                 continue
             way = (entry.provider, entry.upstream_model)
@@ -241,7 +263,7 @@ class _Models:
 
 
 def _route_name(model: Model, way: tuple[str, str]) -> str:
-    return f"route {model.name} → {way[0]}/{way[1]}"
+    return _("route %(name)s", name=f"{model.name} → {way[0]}/{way[1]}")
 
 
 def _plan_prices(plan: Plan, entries: list[PriceEntry]) -> None:
@@ -250,16 +272,21 @@ def _plan_prices(plan: Plan, entries: list[PriceEntry]) -> None:
     for entry in entries:
         moment = (entry.fields["model"], entry.fields["effective_from"])
         if moment in seen:
-            plan.faults.add(entry.path, f"is the same model and effective_from as {seen[moment]}; keep one")
+            message = _("is the same model and effective_from as %(path)s; keep one", path=seen[moment])
+            plan.faults.add(entry.path, message)
             continue
         seen[moment] = entry.path
         row = existing.get(moment) or Price(model=moment[0], effective_from=moment[1])
         changed = [name for name, value in entry.fields.items() if getattr(row, name) != value]
         if row.pk is not None and changed and row.is_used():
-            message = f"{row.label} has billed requests and never changes; add an entry with a new effective_from"
-            plan.faults.add(entry.path, f"{message} (it differs in {', '.join(changed)})")
+            message = _(
+                "%(label)s has billed requests and never changes; add an entry with a new effective_from (it differs "
+                "in %(columns)s)",
+                label=row.label, columns=", ".join(changed),
+            )  # fmt: skip
+            plan.faults.add(entry.path, message)
             continue
-        plan.save(row, f"price {row.label}", entry.fields)
+        plan.save(row, _("price %(label)s", label=row.label), entry.fields)
 
 
 class _Accounts:
@@ -274,7 +301,7 @@ class _Accounts:
             row = self._rows.setdefault(entry.name, Account(name=entry.name))
             self._check_locked(row, entry)
             self._check_billing(row, entry)
-            self._plan.save(row, f"account {entry.name}", entry.fields)
+            self._plan.save(row, _("account %(name)s", name=entry.name), entry.fields)
             for key in filter(lambda key: key.name, entry.keys):
                 self._plan_key(row, key)
 
@@ -288,8 +315,9 @@ class _Accounts:
         if row.pk is None or not changed or not UsageRecord.objects.filter(account=row).exists():
             return
         for name in changed:
-            message = (
-                f"is {getattr(row, name)} for good, since the account has usage; make a new account for another one"
+            message = _(
+                "is %(value)s for good, since the account has usage; make a new account for another one",
+                value=getattr(row, name),
             )
             self._plan.faults.add(f"{entry.path}.{name}", message)
 
@@ -299,13 +327,13 @@ class _Accounts:
             return
         for column in BILLING:
             if column in entry.fields and getattr(row, column) != entry.fields[column]:
-                message = "is a billing detail, which you have no right to change; leave it out"
+                message = _("is a billing detail, which you have no right to change; leave it out")
                 self._plan.faults.add(f"{entry.path}.{NAMES[column]}", message)
 
     def _check_secrets(self, entries: list[AccountEntry]) -> None:
         """No two keys have one secret, in the file or in the database."""
         given = [(entry, key) for entry in entries for key in entry.keys if key.secret]
-        digests = {key.path: keys.digest(key.secret or "", settings.KEY_PEPPER) for _, key in given}
+        digests = {key.path: keys.digest(key.secret or "", settings.KEY_PEPPER) for _entry, key in given}
         rows = ApiKey.objects.filter(Q(digest__in=digests.values()) | Q(previous_digest__in=digests.values()))
         owners = {digest: row for row in rows.select_related("account") for digest in (row.digest, row.previous_digest)}
         seen: dict[str, str] = {}
@@ -319,46 +347,49 @@ class _Accounts:
     ) -> None:
         path = f"{key.path}.secret"
         if digest in seen:
-            self._plan.faults.add(path, f"is the secret of {seen[digest]} too; each key needs its own")
+            self._plan.faults.add(path, _("is the secret of %(path)s too; each key needs its own", path=seen[digest]))
         elif owner is not None and (owner.account.name, owner.name) != (entry.name, key.name):
-            self._plan.faults.add(path, f"is the secret of the key {owner} already; each key needs its own")
+            self._plan.faults.add(
+                path, _("is the secret of the key %(key)s already; each key needs its own", key=str(owner))
+            )
         elif owner is not None and owner.digest != digest:
-            self._plan.faults.add(path, "is the key's old secret, from before its rotation; give the new one, or none")
+            self._plan.faults.add(
+                path, _("is the key's old secret, from before its rotation; give the new one, or none")
+            )
 
     def _plan_key(self, account: Account, entry: KeyEntry) -> None:
-        what = f"key {account.name}/{entry.name}"
+        what = _("key %(name)s", name=f"{account.name}/{entry.name}")
         self._check_models(entry)
         row = self._keys.get((account.name, entry.name))
         if row is None:
-            lines = [f"{what}: created", *([f"{what}: revoked"] if entry.active is False else [])]
-            self._plan.steps.append(
-                Step(lines, lambda: self._create(account, entry, what), _values(what, entry.fields))
-            )
+            made = [at(what, _("newly created")), *([at(what, _("revoked"))] if entry.active is False else [])]
+            self._plan.steps.append(Step(made, lambda: self._create(account, entry, what), _values(what, entry.fields)))
             return
-        columns, lines = dict(entry.fields), []
+        columns, lines = dict(entry.fields), list[str]()
         if entry.active and row.revoked_at is not None:
-            message = "the key is revoked, which is final; leave active out, or give a key with a new name"
+            message = _("the key is revoked, which is final; leave active out, or give a key with a new name")
             self._plan.faults.add(f"{entry.path}.active", message)
         if entry.active is False and row.revoked_at is None:
             columns["revoked_at"] = self._plan.now
-            lines.append("revoked")
+            lines.append(_("revoked"))
         if entry.secret and keys.digest(entry.secret, settings.KEY_PEPPER) != row.digest:
             columns |= _new_secret(entry.secret)
-            lines.append(f"secret {HIDDEN} → {HIDDEN}")
+            lines.append(_becomes("secret", HIDDEN, HIDDEN))
         self._plan.save(row, what, columns, lines)
 
     def _check_models(self, entry: KeyEntry) -> None:
         for position, name in enumerate(entry.fields["allowed_models"] or []):
             if name not in self._known_models:
-                message = f"unknown model {name!r}; {nearest(name, self._known_models)}"
+                known = nearest(name, self._known_models)
+                message = _("unknown model %(name)s; %(known)s", name=repr(name), known=known)
                 self._plan.faults.add(f"{entry.path}.models[{position}]", message)
 
     def _create(self, account: Account, entry: KeyEntry, what: str) -> list[str]:
         revoked_at = self._plan.now if entry.active is False else None
-        _, secret = keys.create(account, entry.name, entry.secret, revoked_at=revoked_at, **entry.fields)
+        _made, secret = keys.create(account, entry.name, entry.secret, revoked_at=revoked_at, **entry.fields)
         if entry.secret or revoked_at:
             return []
-        return [f"{what}: secret {secret} (store it now; it is not shown again)"]
+        return [at(what, _("secret %(secret)s (store it now; it is not shown again)", secret=secret))]
 
 
 def _new_secret(secret: str) -> dict[str, Any]:

@@ -5,22 +5,21 @@ An entry's `fields` are the columns that the file names, ready for the model; wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from billing import keys
-from billing.price_spec import parse_price
+from billing.phrases import at, parted, said_by
+from billing.phrases import phrase as _
+from billing.price_spec import PriceFault, parse_price
 from streaming.configuration import fields as read
 from streaming.configuration.text import expand
 
 Value = TypeVar("Value")
 
 WIRE_FORMATS = ("chat_completions", "responses", "messages")
-FIELD_FIRST = re.compile(r"[a-z_0-9.]+: ")
-"""A fault of a price that begins with the field it is about."""
 LANGUAGES = {"en": "en", "zh-hant": "zh-Hant"}
 SECTIONS = ("providers", "models", "prices", "accounts")
 LIMITS = {
@@ -39,7 +38,7 @@ class Faults:
     lines: list[str] = field(default_factory=list)
 
     def add(self, path: str, message: str) -> None:
-        self.lines.append(f"{path}: {message}" if path else message)
+        self.lines.append(at(path, message) if path else message)
 
 
 class ConfigurationFaults(ValueError):
@@ -116,10 +115,10 @@ class _Entry:
         self.path, self._faults = path, faults
         self._given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {}
         if not isinstance(value, Mapping):
-            faults.add(path, f"must be a mapping, not {read.shown(value)}")
+            faults.add(path, _("must be a mapping, not %(value)s", value=read.shown(value)))
         for name in self._given:
             if name not in known:
-                faults.add(self._of(name), f"unknown field; {read.nearest(name, known)}")
+                faults.add(self._of(name), _("unknown field; %(known)s", known=read.nearest(name, known)))
 
     def _of(self, name: object) -> str:
         """The path of a field."""
@@ -138,13 +137,13 @@ class _Entry:
         try:
             return reader(self._given[name])
         except ValueError as fault:
-            self._faults.add(self._of(name), str(fault))
+            self._faults.add(self._of(name), said_by(fault))
             return default
 
     def need(self, name: str, reader: Callable[[Any], str]) -> str:
         """The same for a text without which there is no entry: "" when it is missing or faulty."""
         if name not in self._given:
-            self._faults.add(self.path, f"{name} is missing")
+            self._faults.add(self.path, _("%(name)s is missing", name=name))
         return self.take(name, reader, "")
 
     def columns(self, readers: Mapping[str, tuple[str, Callable[[Any], Any]]]) -> dict[str, Any]:
@@ -186,17 +185,18 @@ class Reading:
         seen: dict[str, str] = {}
         for entry in entries:
             if entry.name and entry.name in seen:
-                self.faults.add(f"{entry.path}.name", f"{entry.name!r} is named by {seen[entry.name]} already")
+                what = _("%(name)s is named by %(path)s already", name=repr(entry.name), path=seen[entry.name])
+                self.faults.add(f"{entry.path}.name", what)
             seen.setdefault(entry.name, entry.path)
 
     def _secret(self, value: Any) -> str:
         """A credential: its value never gets into a message."""
         if not isinstance(value, str) or not value:
-            raise ValueError("must be text; put it in quotes")
+            raise ValueError(_("must be text; put it in quotes"))
         secret = expand(value, self._variables)
         if not secret.isascii() or not secret.isprintable() or " " in secret:
             raise ValueError(
-                "has characters that cannot be sent in a header; it may have printable ASCII without spaces"
+                _("has characters that cannot be sent in a header; it may have printable ASCII without spaces")
             )
         return secret
 
@@ -227,13 +227,13 @@ class Reading:
         if "on_client_left" not in entry or given == "cancel":
             return {"drain_s": None, "max_drains": None} if given else {}
         if not isinstance(given, Mapping):
-            message = f"must be cancel or {{drain_s: 30, max_drains: 50}}, not {read.shown(given)}"
+            message = _("must be cancel or {drain_s: 30, max_drains: 50}, not %(value)s", value=read.shown(given))
             self.faults.add(f"{entry.path}.on_client_left", message)
             return {}
         drain = self._entry(given, f"{entry.path}.on_client_left", "drain_s", "max_drains")
         for name in ("drain_s", "max_drains"):
             if name not in drain:
-                self.faults.add(drain.path, f"{name} is missing; a drain needs both caps")
+                self.faults.add(drain.path, _("%(name)s is missing; a drain needs both caps", name=name))
         return drain.columns({name: (name, read.whole(1, 2**31 - 1)) for name in ("drain_s", "max_drains")})
 
     def _model(self, value: Any, path: str) -> ModelEntry:
@@ -255,7 +255,7 @@ class Reading:
         try:
             return read.whole(low, high)(value)
         except ValueError as fault:
-            raise ValueError(f"{fault} (HOPBASE_STALL_RANGE_S)") from None
+            raise ValueError(_("%(fault)s (HOPBASE_STALL_RANGE_S)", fault=said_by(fault))) from None
 
     def _route(self, value: Any, path: str, model: str) -> RouteEntry:
         entry = self._entry(value, path, "provider", "upstream_model", "priority", "weight")
@@ -270,17 +270,16 @@ class Reading:
         for route in routes:
             way = (route.provider, route.upstream_model)
             if way in seen:
-                self.faults.add(route.path, f"is the same route as {seen[way]}; keep one")
+                self.faults.add(route.path, _("is the same route as %(path)s; keep one", path=seen[way]))
             seen.setdefault(way, route.path)
 
     def _price(self, value: Any, path: str) -> PriceEntry | None:
         try:
             return PriceEntry(path, parse_price(value))
         except ValueError as fault:
-            model = value.get("model") if isinstance(value, Mapping) else None
-            message = str(fault).removeprefix(f"price of {model}: ")
-            joined = "." if FIELD_FIRST.match(message) else ": "
-            self.faults.lines.append(f"{path}{joined}{message}")
+            what = fault.what if isinstance(fault, PriceFault) else said_by(fault)
+            field, what = parted(what)
+            self.faults.add(f"{path}.{field}" if field else path, what)
             return None
 
     def _account(self, value: Any, path: str) -> AccountEntry:
@@ -330,26 +329,28 @@ class Reading:
     def _limits(self, value: Any, path: str) -> dict[str, int | None]:
         """All four: one that is not named is no limit."""
         entry = self._entry({} if value is None else value, path, *LIMITS)
-        unlimited: dict[str, int | None] = {column: None for column, _ in LIMITS.values()}
+        unlimited: dict[str, int | None] = {column: None for column, _reader in LIMITS.values()}
         given = {name: (column, read.optional(partial(reader))) for name, (column, reader) in LIMITS.items()}
         return {**unlimited, **entry.columns(given)}
 
     def _key_secret(self, value: Any) -> str:
         secret = self._secret(value)
         if not keys.is_well_formed(secret):
-            raise ValueError(f"has {len(secret)} characters and cannot be used: {keys.ILL_FORMED}")
+            raise ValueError(
+                _("has %(count)s characters and cannot be used: %(why)s", count=len(secret), why=keys.ILL_FORMED)
+            )
         return secret
 
 
 def _model_names(value: Any) -> list[str]:
     names = [read.word(200)(one) for one in read.listed(value)]
     if not names:
-        raise ValueError("names no model; leave it out to allow all, or set active: false")
+        raise ValueError(_("names no model; leave it out to allow all, or set active: false"))
     return list(dict.fromkeys(names))
 
 
 def _language(value: Any) -> str:
     found = LANGUAGES.get(value.lower()) if isinstance(value, str) else None
     if found is None:
-        raise ValueError(f"must be en or zh-Hant, not {read.shown(value)}")
+        raise ValueError(_("must be en or zh-Hant, not %(value)s", value=read.shown(value)))
     return found

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from billing import money
+from billing.phrases import phrase as _
 
 Value = TypeVar("Value")
 PPM = 10**6
@@ -25,8 +26,10 @@ def nearest(word: object, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(str(word), names, n=1)
     if close:
-        return f"did you mean {close[0]!r}?"
-    return f"known: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}" if names else "there is none yet"
+        return _("did you mean %(name)s?", name=repr(close[0]))
+    if not names:
+        return _("there is none yet")
+    return _("known: %(names)s", names=", ".join(names[:20]) + (" …" if len(names) > 20 else ""))
 
 
 def text(longest: int, *, empty: bool = False) -> Callable[[Any], str]:
@@ -34,13 +37,13 @@ def text(longest: int, *, empty: bool = False) -> Callable[[Any], str]:
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
-            raise ValueError(f"must be text, not {shown(value)}; put it in quotes")
+            raise ValueError(_("must be text, not %(value)s; put it in quotes", value=shown(value)))
         if not (empty or value.strip()):
-            raise ValueError("must not be empty")
+            raise ValueError(_("must not be empty"))
         if len(value) > longest:
-            raise ValueError(f"has {len(value)} characters; at most {longest} are kept")
+            raise ValueError(_("has %(count)s characters; at most %(most)s are kept", count=len(value), most=longest))
         if "\x00" in value:
-            raise ValueError("holds a NUL character; remove it")
+            raise ValueError(_("holds a NUL character; remove it"))
         return value
 
     return read
@@ -53,7 +56,7 @@ def word(longest: int) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         name = read_text(value)
         if any(letter.isspace() for letter in name):
-            raise ValueError(f"{name!r} has a space in it; a model's name has none")
+            raise ValueError(_("%(name)s has a space in it; a model's name has none", name=repr(name)))
         return name
 
     return read
@@ -64,7 +67,9 @@ def choice(options: Collection[str]) -> Callable[[Any], str]:
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or value not in options:
-            raise ValueError(f"must be one of {', '.join(options)}, not {shown(value)}")
+            raise ValueError(
+                _("must be one of %(options)s, not %(value)s", options=", ".join(options), value=shown(value))
+            )
         return value
 
     return read
@@ -77,9 +82,9 @@ def choices(options: Collection[str], *, empty: bool) -> Callable[[Any], list[st
     def read(value: Any) -> list[str]:
         found = [read_one(one) for one in listed(value)]
         if len(set(found)) < len(found):
-            raise ValueError("names one of them twice")
+            raise ValueError(_("names one of them twice"))
         if not (found or empty):
-            raise ValueError(f"must name at least one of {', '.join(options)}")
+            raise ValueError(_("must name at least one of %(options)s", options=", ".join(options)))
         return found
 
     return read
@@ -90,9 +95,9 @@ def whole(low: int, high: int) -> Callable[[Any], int]:
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"must be a whole number, not {shown(value)}")
+            raise ValueError(_("must be a whole number, not %(value)s", value=shown(value)))
         if not low <= value <= high:
-            raise ValueError(f"must be between {low} and {high}, not {value}")
+            raise ValueError(_("must be between %(low)s and %(high)s, not %(value)s", low=low, high=high, value=value))
         return value
 
     return read
@@ -101,7 +106,7 @@ def whole(low: int, high: int) -> Callable[[Any], int]:
 def boolean(value: Any) -> bool:
     """true or false."""
     if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {shown(value)}")
+        raise ValueError(_("must be true or false, not %(value)s", value=shown(value)))
     return value
 
 
@@ -113,7 +118,7 @@ def optional(read: Callable[[Any], Value]) -> Callable[[Any], Value | None]:
 def listed(value: Any) -> list[Any]:
     """A list."""
     if not isinstance(value, list):
-        raise ValueError(f"must be a list, not {shown(value)}")
+        raise ValueError(_("must be a list, not %(value)s", value=shown(value)))
     return value
 
 
@@ -126,33 +131,46 @@ def _network(value: Any) -> str:
     try:
         return str(ipaddress.ip_network(value if isinstance(value, str) else ""))
     except ValueError:
-        raise ValueError(f"{shown(value)} is not a network; write it as 10.0.0.0/8 or 2001:db8::/32") from None
+        raise ValueError(
+            _("%(value)s is not a network; write it as 10.0.0.0/8 or 2001:db8::/32", value=shown(value))
+        ) from None
 
 
 def instant(value: Any) -> dt.datetime:
     """A moment with its zone, in UTC."""
-    example = "write it with its zone, for example 2027-01-01T00:00:00Z"
     if isinstance(value, str):
         try:
             value = dt.datetime.fromisoformat(value)
         except ValueError:
-            raise ValueError(f"{value!r} is not a moment; {example}") from None
+            raise ValueError(
+                _(
+                    "%(value)s is not a moment; write it with its zone, for example 2027-01-01T00:00:00Z",
+                    value=repr(value),
+                )
+            ) from None
     if not isinstance(value, dt.datetime) or value.tzinfo is None:
-        raise ValueError(f"{value!s} is not an exact moment; {example}")
+        raise ValueError(
+            _(
+                "%(value)s is not an exact moment; write it with its zone, for example 2027-01-01T00:00:00Z",
+                value=value,
+            )
+        )
     return value.astimezone(dt.UTC)
 
 
 def zone(value: Any) -> str:
     """A time zone of the IANA database."""
     if not isinstance(value, str) or value not in zoneinfo.available_timezones():
-        raise ValueError(f"{shown(value)} is not a time zone; write one such as Asia/Taipei or UTC")
+        raise ValueError(_("%(value)s is not a time zone; write one such as Asia/Taipei or UTC", value=shown(value)))
     return value
 
 
 def currency(value: Any) -> str:
     """A currency of ISO 4217."""
     if not isinstance(value, str) or not money.is_currency(value):
-        raise ValueError(f"{shown(value)} is no currency of ISO 4217; write it in capitals, for example USD")
+        raise ValueError(
+            _("%(value)s is no currency of ISO 4217; write it in capitals, for example USD", value=shown(value))
+        )
     return value
 
 
@@ -160,19 +178,19 @@ def amount(value: Any) -> int:
     """An amount of money as nanos."""
     nanos = money.parse(value)
     if not 0 <= nanos < 2**63:
-        raise ValueError(f"{value} is not an amount from 0 to nine thousand million")
+        raise ValueError(_("%(value)s is not an amount from 0 to nine thousand million", value=value))
     return nanos
 
 
 def tax_rate(value: Any) -> int:
     """A share such as 0.05 as millionths."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise ValueError(f"must be a number such as 0.05 for 5 %, not {shown(value)}")
+        raise ValueError(_("must be a number such as 0.05 for 5 %%, not %(value)s", value=shown(value)))
     if not 0 <= value <= 1:
-        raise ValueError(f"must be between 0 and 1, not {value}; write 5 % as 0.05")
+        raise ValueError(_("must be between 0 and 1, not %(value)s; write 5 %% as 0.05", value=value))
     ppm = Decimal(value) * PPM
     if ppm != int(ppm):
-        raise ValueError(f"{value} has more than six decimal places; round it")
+        raise ValueError(_("%(value)s has more than six decimal places; round it", value=value))
     return int(ppm)
 
 
@@ -181,15 +199,15 @@ def base_url(value: Any) -> str:
     address = text(300)(value)
     try:
         parts = urlsplit(address)
-        _ = parts.port
+        parts.port  # noqa: B018 - reading it checks it
     except ValueError as error:
-        raise ValueError(f"is not a URL ({error}); write it as https://api.example.com/v1") from None
+        raise ValueError(_("is not a URL (%(error)s); write it as https://api.example.com/v1", error=error)) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or any(letter.isspace() for letter in address):
-        raise ValueError("must be an address such as https://api.example.com/v1")
+        raise ValueError(_("must be an address such as https://api.example.com/v1"))
     if "@" in parts.netloc:
-        raise ValueError("must not hold a user or password; put the credential in api_key")
+        raise ValueError(_("must not hold a user or password; put the credential in api_key"))
     if "?" in address or "#" in address:
-        raise ValueError("must not hold a query or fragment; leave out what follows the path")
+        raise ValueError(_("must not hold a query or fragment; leave out what follows the path"))
     return address.rstrip("/")
 
 

@@ -14,11 +14,15 @@ from typing import Any
 
 import yaml
 
+from billing.phrases import at, gettext_noop, phrase
+from billing.phrases import phrase as _
+
 BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's where the wheel has it: ten times as fast on a file with hundreds of models."""
 
 PLAIN_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 PLAIN_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|[-+]?\.[0-9_]+([eE][-+]?[0-9]+)?")
+NOT_PLAIN = gettext_noop("%(value)s is not a plain decimal number; put it in quotes if it is text")
 LINE_BREAK = re.compile("[\n\r\x85\u2028\u2029]")
 VARIABLE = re.compile(r"\$\{([^}]*)\}")
 OWN_SETTINGS = ("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "DEBUG", "ALLOWED_HOSTS", "DJANGO_SETTINGS_MODULE")
@@ -34,23 +38,23 @@ class _Loader(BaseLoader):  # type: ignore[misc]  # one of two classes, known at
 
 def _integer(loader: Any, node: Any) -> int:
     if not PLAIN_INTEGER.fullmatch(node.value):
-        raise _fault(node, f"{node.value} is not a plain decimal number; put it in quotes if it is text")
+        raise _fault(node, phrase(NOT_PLAIN, value=node.value))
     return int(node.value.replace("_", ""))
 
 
 def _float(loader: Any, node: Any) -> Decimal:
     if not PLAIN_FLOAT.fullmatch(node.value):
-        raise _fault(node, f"{node.value} is not a plain decimal number; put it in quotes if it is text")
+        raise _fault(node, phrase(NOT_PLAIN, value=node.value))
     return Decimal(node.value.replace("_", ""))
 
 
 def _mapping(loader: Any, node: Any) -> dict[Any, Any]:
     given: set[str] = set()
-    for key, _ in node.value:
+    for key, _value in node.value:
         if not isinstance(key.value, str):
-            raise _fault(key, "a key must be text")
+            raise _fault(key, _("a key must be text"))
         if key.value in given and key.tag != "tag:yaml.org,2002:merge":
-            raise _fault(key, f"the key {key.value!r} is given twice; keep one")
+            raise _fault(key, _("the key %(key)s is given twice; keep one", key=repr(key.value)))
         given.add(key.value)
     loader.flatten_mapping(node)
     return {
@@ -73,13 +77,14 @@ def load(raw: bytes) -> Any:
         return yaml.load(raw.decode("utf-8-sig"), _Loader)  # noqa: S506 - a safe loader with stricter numbers
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise NotReadable(f"line {line}: not UTF-8 text; save the file as UTF-8") from None
+        raise NotReadable(at(_("line %(line)s", line=line), _("not UTF-8 text; save the file as UTF-8"))) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise NotReadable(f"{where}{error.problem or error.context or 'not YAML'}") from None
+        what = error.problem or error.context or _("not YAML")
+        where = mark and _("line %(line)s, column %(column)s", line=mark.line + 1, column=mark.column + 1)
+        raise NotReadable(at(where, what) if where else what) from None
     except RecursionError:
-        raise NotReadable("nested too deeply") from None
+        raise NotReadable(_("nested too deeply")) from None
     except (yaml.YAMLError, ValueError) as error:
         raise NotReadable(" ".join(str(error).split())) from None
 
@@ -124,11 +129,15 @@ def expand(text: str, variables: Mapping[str, str] | None) -> str:
     def value_of(match: re.Match[str]) -> str:
         name = match[1]
         if variables is None:
-            raise ValueError(f"${{{name}}} is expanded by `manage.py apply` only; write the value itself here")
+            raise ValueError(
+                _("%(name)s is expanded by `manage.py apply` only; write the value itself here", name=match[0])
+            )
         if name in OWN_SETTINGS or name.startswith("HOPBASE_"):
-            raise ValueError(f"${{{name}}} is a setting of HopBase itself and is never read; use another variable")
+            raise ValueError(
+                _("%(name)s is a setting of HopBase itself and is never read; use another variable", name=match[0])
+            )
         if not variables.get(name):
-            raise ValueError(f"the environment variable {name} is not set; set it and apply again")
+            raise ValueError(_("the environment variable %(name)s is not set; set it and apply again", name=name))
         return variables[name]
 
     return VARIABLE.sub(value_of, text)

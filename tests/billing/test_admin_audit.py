@@ -7,6 +7,7 @@ import datetime as dt
 import io
 
 import pytest
+from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 from django.utils.timezone import now
@@ -167,3 +168,65 @@ def test_entry_of_djangos_log_is_in_words(login: Login, world: World) -> None:
     (entry, *_rest) = shown(client, table="billing.invoice")
     assert entry.who == "finance"
     assert entry.changes_shown.startswith("Changed")  # type: ignore[attr-defined]
+
+
+def test_providers_are_names_to_finance(login: Login) -> None:
+    """What the page of a provider does not show, its entries do not tell: not whether it was set either."""
+    provider = Provider.objects.create(name="acme", base_url="https://api.acme.test", auth="bearer", drain_s=None)
+    provider.drain_s, provider.max_drains, provider.active = 77, 9, False
+    provider.save()
+    changed, made = shown(login("finance"), table="streaming.provider")
+    told = [change for entry in (changed, made) for change in entry.changes_told]  # type: ignore[attr-defined]
+    readable = {(change.before, change.after) for change in told if change.label == "name"}
+    assert readable == {("none", "acme")}
+    assert {(change.before, change.after) for change in told if change.label != "name"} == {("•••", "•••")}
+    (operators, _made) = shown(login("operator"), table="streaming.provider")
+    values = {change.after for change in operators.changes_told}  # type: ignore[attr-defined]
+    assert {"77", "9", "no"} <= values
+    history = reverse("admin:streaming_provider_history", args=[provider.pk])
+    assert "77" in login("operator").get(history).text
+    assert "acme.test" not in login("finance").get(history).text
+
+
+def test_users_are_nobodys_business(login: Login, users: dict[str, User]) -> None:
+    """Only who sees the pages of users reads what changed of them; that something did, all may know."""
+    users["nobody"].email = "ann@northwind.test"
+    users["nobody"].save()
+    users["nobody"].groups.add(Group.objects.get(name="Finance"))
+    assert "ann@northwind.test" in login("root").get(URL, {"table": "auth.user"}).text
+    for who in ("operator", "finance"):
+        for url in (f"{URL}?table=auth.user", f"{reverse('admin:audit_csv')}?table=auth.user"):
+            text = login(who).get(url).text
+            assert "ann@northwind.test" not in text, who
+            assert "nobody" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (URL, "changes__base_url__1__startswith=https"),
+        (URL, "changes__icontains=acme"),
+        (URL, "changes__has_key=base_url"),
+        ("/admin/streaming/provider/", "base_url__startswith=https"),
+        ("/admin/streaming/provider/", "drain_s__isnull=1"),
+        ("/admin/streaming/provider/", "credential__startswith=g"),
+        ("/admin/streaming/provider/", "active=1"),
+        ("/admin/billing/apikey/", "digest__startswith=a"),
+        ("/admin/billing/apikey/", "previous_digest__startswith=a"),
+        ("/admin/streaming/route/", "provider__base_url__startswith=https"),
+        ("/admin/billing/usagerecord/", "api_key__digest__startswith=a"),
+    ],
+)
+def test_hidden_values_cannot_be_asked_for(login: Login, path: str, asked: str) -> None:
+    """A filter by a hidden value would tell it, one character after the other."""
+    Provider.objects.create(name="acme", base_url="https://api.acme.test", credential="gAAA")
+    make_key(make_account("northwind"))
+    answer = login("finance").get(f"{path}?{asked}")
+    assert answer.status_code in (302, 400), "it was taken for a filter"
+
+
+def test_operators_may_still_ask(login: Login) -> None:
+    Provider.objects.create(name="acme", base_url="https://api.acme.test")
+    client = login("operator")
+    for asked, status in (("base_url__startswith=https", 200), ("active=1", 200), ("credential__startswith=g", 400)):
+        assert client.get(f"/admin/streaming/provider/?{asked}").status_code == status, asked

@@ -13,12 +13,13 @@ from django.test import AsyncClient, Client
 from django.urls import reverse
 from django.utils.timezone import now
 
-from billing import exports
+from billing import exports, invoice_documents, invoices, tasks
 from billing.exports import Format, Kind, State
-from billing.models import Export
+from billing.models import Export, Invoice
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World
-from tests.billing.factories import make_account, make_key, make_record
+from tests.billing.factories import make_account, make_key, make_record, price, utc
+from tests.billing.test_invoice_pdf import text_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")]
 
@@ -123,3 +124,56 @@ async def test_file_streams_beside_the_loop(transactional_db: None) -> None:
     assert len(pieces) == 4
     assert b"".join(pieces) == exports.path(export).read_bytes()
     await sync_to_async(connections.close_all)()
+
+
+# --- long documents ---
+
+
+def long_draft(models: int) -> Invoice:
+    """Two lines per model."""
+    key = make_key(make_account("northwind"))
+    for at in range(models):
+        make_record(key, utc(2026, 11, 3), model=f"model-{at}", version=price(f"model-{at}"))
+    (draft,) = invoices.draft(dt.date(2026, 11, 1), now=utc(2026, 12, 2))
+    assert draft.lines.count() == 2 * models
+    return draft
+
+
+def test_short_draft_is_drawn_at_once(login: Login) -> None:
+    draft = long_draft(invoice_documents.DIRECT_LINES // 2)
+    answer = login("finance").get(reverse("admin:invoice_pdf", args=[draft.pk]))
+    assert (answer["content-type"], answer.content[:5]) == ("application/pdf", b"%PDF-")
+    assert not Export.objects.exists()
+
+
+def test_long_draft_is_drawn_by_a_worker(login: Login) -> None:
+    draft = long_draft(invoice_documents.DIRECT_LINES // 2 + 1)
+    url, client = reverse("admin:invoice_pdf", args=[draft.pk]), login("finance")
+    asked = client.get(url)
+    assert "Make a file of a PDF of 52 lines?" in asked.text
+    assert not Export.objects.exists()
+    answer = client.post(url)
+    export = Export.objects.get()
+    assert answer.url == reverse("admin:billing_export_change", args=[export.pk])  # type: ignore[attr-defined]
+    exports.run(export.pk)
+    export.refresh_from_db()
+    assert (export.state, export.file_name[:6]) == ("done", "draft-")
+    assert "model-25" in text_of(exports.path(export).read_bytes())
+    assert login("nobody").post(url).status_code == 403
+    answer = login("operator").get(reverse("admin:billing_export_file", args=[export.pk]))
+    assert answer.status_code == 403
+
+
+def test_long_issue_leaves_its_document_to_beat(login: Login) -> None:
+    """Nobody waits for it before a page, neither at the issue nor at a look; within a minute it is there."""
+    draft = long_draft(invoice_documents.DIRECT_LINES // 2 + 1)
+    client = login("finance")
+    client.post(reverse("admin:billing_invoice_issue", args=[draft.pk]))
+    assert Invoice.objects.get().status == "open"
+    assert invoice_documents.made(draft) is None
+    answer = client.get(reverse("admin:invoice_pdf", args=[draft.pk]), follow=True)
+    assert "it is here within a minute" in answer.text
+    assert invoice_documents.made(draft) is None
+    tasks.tend_invoices()
+    answer = client.get(reverse("admin:invoice_pdf", args=[draft.pk]))
+    assert answer.content[:5] == b"%PDF-"

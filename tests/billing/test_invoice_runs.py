@@ -135,8 +135,8 @@ def test_lost_runs_are_found(key: ApiKey, user: User) -> None:
     assert Invoice.objects.count() == 1
     silent = invoice_runs.ask_drafts(NOVEMBER, by=user)
     InvoiceRun.objects.filter(pk=silent.pk).update(state=State.RUNNING, progress_at=silent.asked_at)
-    assert invoice_runs.tend(silent.asked_at + dt.timedelta(minutes=14)) == 0
-    assert invoice_runs.tend(silent.asked_at + dt.timedelta(minutes=16)) == 1
+    assert invoice_runs.tend(silent.asked_at + jobs.SILENT - dt.timedelta(seconds=1)) == 0
+    assert invoice_runs.tend(silent.asked_at + jobs.SILENT + dt.timedelta(seconds=1)) == 1
 
 
 def test_proof_is_kept_with_its_run(key: ApiKey, user: User) -> None:

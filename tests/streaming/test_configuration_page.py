@@ -64,7 +64,7 @@ def test_preview_shows_differences_alone(login: Login, world: World) -> None:
 def test_preview_tells_with_what_rows_begin(login: Login, world: World) -> None:
     text = "accounts:\n  - {name: northwind, keys: [{name: second, limits: {concurrency: 5}}]}\n"
     rows = [(row["field"], row["before"], row["after"]) for row in upload(login("operator"), text).context["rows"]]
-    assert rows == [("", "", "created"), ("limits.concurrency", "none", "5")]
+    assert rows == [("", "", "newly created"), ("limits.concurrency", "none", "5")]
 
 
 def test_waiting_file_is_kept_encrypted(login: Login, world: World) -> None:

@@ -160,7 +160,7 @@ def test_changes_hide_secrets() -> None:
 def test_routes_not_named_go_out_of_use() -> None:
     apply(WHOLE)
     said = apply("models: [{name: sol, routes: [{provider: acme, upstream_model: sol-small}]}]")
-    assert said == ["route sol → acme/sol-small: created", "route sol → acme/sol-large: active True → False"]
+    assert said == ["route sol → acme/sol-small: newly created", "route sol → acme/sol-large: active True → False"]
     apply(WHOLE)
     assert dict(Route.objects.values_list("upstream_model", "active")) == {"sol-large": True, "sol-small": False}
 
@@ -271,7 +271,7 @@ def test_used_price_never_changes() -> None:
     dearer = WHOLE.replace("input: 5,", "input: 6,")
     (line,) = faults(dearer)
     assert line.startswith("prices[0]: sol@2026-01-01T00:00:00Z has billed requests and never changes; add an entry")
-    assert apply(dearer.replace("2026-01-01T", "2026-02-01T")) == ["price sol@2026-02-01T00:00:00Z: created"]
+    assert apply(dearer.replace("2026-01-01T", "2026-02-01T")) == ["price sol@2026-02-01T00:00:00Z: newly created"]
     assert apply(WHOLE) == []
 
 
