@@ -13,10 +13,13 @@ AWAY = (RedisError, OSError, TimeoutError)
 """What a call raises when Redis is away, still loading, or will not write."""
 
 
-def connect(url: str) -> redis.asyncio.Redis:
-    """A client that never tries twice: the library's own would for seconds, and a request may wait for it."""
+def connect(url: str, *, answer_s: float | None = ANSWER_S) -> redis.asyncio.Redis:
+    """A client that never tries twice: the library's own would for seconds, and a request may wait for it.
+
+    `answer_s` None: the caller watches the time, once for all that a call does; the library takes a task for each step.
+    """
     no_retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
-    return redis.asyncio.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S, retry=no_retry)
+    return redis.asyncio.from_url(url, socket_timeout=answer_s, socket_connect_timeout=ANSWER_S, retry=no_retry)
 
 
 def connect_synchronously(url: str) -> redis.Redis:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from django.db import IntegrityError
+from django.utils.timezone import now
 
 from billing.ledger import checkpoints, corrections
 from billing.ledger.cleaning import clean_text
@@ -23,6 +24,7 @@ from billing.ledger.tables import Table
 from billing.models import Attempt, GatewayProcess, OpenStream, RollupDue, StoredObject, UsageRecord
 
 OPEN_STREAMS, RECORDS, ATTEMPTS, OBJECTS = Table(OpenStream), Table(UsageRecord), Table(Attempt), Table(StoredObject)
+DUE = Table(RollupDue)
 
 NAME_LIMIT = 128
 
@@ -51,8 +53,7 @@ def write(group: Group, known: NamesById, using: str) -> dict[uuid.UUID, str]:
     _remember(group.brought, using)
     _settle(group, ChainMap(given, known), using)
     gone = [*(settlement.open.id for settlement in group.settlements), *group.discards]
-    if gone:
-        OpenStream.objects.using(using).filter(id__in=gone).delete()
+    OPEN_STREAMS.remove(gone, using)
     if group.leaving:
         GatewayProcess.objects.using(using).filter(id__in=group.leaving).delete()
     return given
@@ -120,7 +121,7 @@ def _settle(group: Group, known: Mapping[uuid.UUID, str], using: str) -> None:
     telling = corrections.last_word_first(settlements, before)
     ATTEMPTS.insert([row for entry in telling for row in attempt_rows(entry, bare=group.bare)], using)
     due = sorted({(settlement.open.key_id, day_of(settlement)) for settlement in settlements})
-    RollupDue.objects.using(using).bulk_create([RollupDue(api_key_id=key, day=day) for key, day in due])
+    DUE.insert([{"api_key_id": key, "day": day, "created_at": now()} for key, day in due], using)
 
 
 def _settled_names(

@@ -63,6 +63,17 @@ class Table:
                 cursor.executemany(self._update_from_values(columns), [_for_sqlite(row) for row in stored])
             return int(cursor.rowcount)
 
+    def remove(self, ids: Sequence[uuid.UUID], using: str) -> None:
+        """Remove the rows with these ids, as far as they are there; nothing may refer to them."""
+        if not ids:
+            return
+        statement = f'DELETE FROM "{self._name}" WHERE "id" '  # noqa: S608 - names of our own models
+        with connections[using].cursor() as cursor:
+            if connections[using].vendor == "postgresql":
+                cursor.execute(statement + "= ANY(%s)", [list(ids)])
+            else:
+                cursor.executemany(statement + "= %s", [[id.hex] for id in ids])
+
     def _storable(self, row: Row) -> Row:
         """Texts cleaned and cut to their columns, JSON as text (a str in a JSON column is JSON text already)."""
         stored = dict(row)

@@ -1,6 +1,7 @@
 """The ledger's thread: entries come in by a queue, go to the database in groups, and answer by futures.
 
-What is queued is committed at once, and what comes meanwhile is the next group: no timer, no minimum.
+What a client waits for is committed at once, with all that is queued; what comes meanwhile is the next group. Bills,
+for which nobody waits, stay for a moment and go with the next admission: a transaction of theirs costs as much again.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ SILENCE_S = ANSWER_S + 0.5
 
 APPLICATION_NAME = "hopbase-ledger"
 """By which PostgreSQL's pg_stat_activity tells the writers' connections apart."""
+
+COMPANY_S = 0.02
+"""How long bills wait for company."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
@@ -109,6 +113,8 @@ class Ledger:
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._changed = threading.Condition()
         self._queue: deque[Entry] = deque()
+        self._is_urgent = False
+        """Whether a client waits for something that is queued."""
         self._kept: deque[Entry] = deque()
         self._names: dict[uuid.UUID, str] = dict(names or {})
         self._pause_s = 0.0
@@ -176,7 +182,10 @@ class Ledger:
         with self._changed:
             if self._stop_by is None:
                 self._queue.append(Entry(what, done))
-                self._changed.notify()
+                if urgent := isinstance(what, OpenRow | Leaving):
+                    self._is_urgent = True
+                if urgent or len(self._queue) == 1:
+                    self._changed.notify()
                 return done
         done.set_exception(LedgerUnavailable("the ledger has stopped"))
         return done
@@ -209,9 +218,12 @@ class Ledger:
                 if self._stop_by is not None and (not self._kept or self._clock() >= self._stop_by):
                     return None
                 self._changed.wait(self._wait_s())
+            if not self._is_urgent and self._queue and self._stop_by is None:
+                self._changed.wait(COMPANY_S)
             if self._stop_by is not None and self._clock() >= self._stop_by and not self.available:
                 return None
             entries = _take(self._queue, MAX_GROUP)
+            self._is_urgent = bool(self._queue)
         if self._retry_is_due():
             entries += _take(self._kept, max(MAX_GROUP - len(entries), MAX_GROUP // 4))
         return [entry for entry in entries if entry.done.running() or entry.done.set_running_or_notify_cancel()]

@@ -30,6 +30,9 @@ from streaming.redis_client import AWAY
 
 REFRESH_S = 5.0
 """How often it is asked what others have settled: a sweep, another process, a replayed journal, a corrected price."""
+COMPANY_S = 0.05
+"""How long a settlement waits for others, where its hold is a small part of its budget: each reads the database."""
+SMALL_PART = 100
 RENEWED_AT_ONCE = 200
 ENDED_AT_ONCE = 100
 
@@ -40,6 +43,7 @@ class Limits:
     """`read_spendings` asks the database; `spawn` runs what nobody waits for; `clock` counts seconds.
 
     `lease_s`: how long what a process holds outlives it. `raise_s`: how often holds follow what was counted.
+    `company_s`: how long a settlement waits for others.
     """
 
     def __init__(
@@ -52,10 +56,11 @@ class Limits:
         *,
         lease_s: float,
         raise_s: float,
+        company_s: float = COMPANY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._process, self._price_of, self._spawn, self._clock = process, price_of, spawn, clock
-        self._lease_s, self._raise_s = lease_s, raise_s
+        self._lease_s, self._raise_s, self._company_s = lease_s, raise_s, company_s
         self.store = Store(url, spawn)
         self.local = LocalLimits(self._now_ms)
         self._spendings = Spendings(read_spendings, clock)
@@ -63,6 +68,7 @@ class Limits:
         self._ended: defaultdict[int, dict[str, None]] = defaultdict(dict)
         self._to_settle: list[Hold] = []
         self._is_settling = False
+        self._settle_soon: asyncio.TimerHandle | None = None
         self._renew_at = self._raise_at = self._refresh_at = 0.0
 
     def _now_ms(self) -> int:
@@ -205,9 +211,15 @@ class Limits:
         self._live.pop(hold.id, None)
         if hold.is_kept:
             self._to_settle.append(hold)
-            self._settle_queued()
+            if not self._company_s or (hold.budget is not None and hold.nanos * SMALL_PART > hold.budget):
+                self._settle_queued()
+            elif self._settle_soon is None:
+                self._settle_soon = asyncio.get_running_loop().call_later(self._company_s, self._settle_queued)
 
     def _settle_queued(self) -> None:
+        if self._settle_soon is not None:
+            self._settle_soon.cancel()
+            self._settle_soon = None
         if not self._is_settling and self._to_settle and self.store.available:
             self._is_settling = True
             self._spawn(self._settle_all())

@@ -17,7 +17,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from streaming import metrics
-from streaming.redis_client import AWAY, connect
+from streaming.redis_client import ANSWER_S, AWAY, connect
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Store:
     """`available`: whether Redis answered the last time. Calls fail at once while it does not."""
 
     def __init__(self, url: str, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        self._redis = connect(url)
+        self._redis = connect(url, answer_s=None)
         self._spawn = spawn
         self._queue: list[tuple[Call, asyncio.Future[Any]]] = []
         self._is_sending = False
@@ -92,7 +92,8 @@ class Store:
         try:
             if not self.available:
                 raise ConnectionError("Redis was away a moment ago")
-            answers = await self._answers([call for call, _ in group])
+            async with asyncio.timeout(ANSWER_S):
+                answers = await self._answers([call for call, _ in group])
         except AWAY as error:
             self._is_away(error)
             answers = [error] * len(group)
@@ -137,7 +138,8 @@ class Store:
             pipe = self._redis.pipeline(transaction=False)
             pipe.set(MARK, uuid.uuid4().hex, nx=True)
             pipe.get(MARK)
-            mark: bytes = (await pipe.execute())[-1]
+            async with asyncio.timeout(ANSWER_S):
+                mark: bytes = (await pipe.execute())[-1]
         except AWAY as error:
             self._is_away(error)
             return False

@@ -62,6 +62,7 @@ class Process:
             self._spawn,
             lease_s=lease_s,
             raise_s=seams.pop("raise_s", 0.0),
+            company_s=seams.pop("company_s", 0.0),
             **seams,
         )
 

@@ -265,6 +265,27 @@ async def test_one_round_trip_for_each_request(start: Start, valkey: str, databa
     assert after - before == 40
 
 
+async def test_small_settlements_go_together(start: Start, database: Database, valkey: str) -> None:
+    """Small parts of a budget cost one look at the database; a large part waits for nobody, and takes all along."""
+    key = limited(monthly_budget_nanos=10**12)
+    process = start(company_s=0.2)
+    holds = [await process.hold(key) for _ in range(10)]
+    before = database.reads
+    for hold in holds[:9]:
+        process.limits.settle(hold, 10, NOW)
+    await process.quiet()
+    assert (database.reads, members(valkey, "holds")) == (before, 10)
+    await asyncio.sleep(0.25)
+    await process.quiet()
+    assert (database.reads, members(valkey, "holds")) == (before + 1, 1)
+    large = await process.hold(limited(id=2, monthly_budget_nanos=1_000_000))
+    before = database.reads
+    process.limits.settle(holds[9], 10, NOW)
+    process.limits.settle(large, 10, NOW)
+    await process.quiet()
+    assert (database.reads, members(valkey, "holds")) == (before + 1, 0)
+
+
 async def test_flushed_scripts_are_loaded_again(start: Start, valkey: str) -> None:
     key = limited(requests_per_minute=100)
     process = start()
