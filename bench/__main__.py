@@ -24,6 +24,7 @@ RUNS: dict[str, Callable[[Bench], None]] = {
     "idle": runs.idle,
     "prompts": runs.prompts,
     "workers": runs.workers,
+    "ticker": back_office.ticker,
     "settle": back_office.settle,
     "months": back_office.months,
 }
@@ -50,6 +51,7 @@ TARGETS = (
     ("TTFT added p50, ms", "paced", "added_ms_p50", "<= 3 (1.5)"),
     ("TTFT added p99, ms", "paced", "added_ms_p99", "<= 15 (6)"),
     ("KB per idle stream", "idle", "kb_per_stream", "<= 64 (40)"),
+    ("ms per look at 5,000 streams", "ticker", "tick_ms", "< 5"),
     ("settled records/s", "settle", "per_s", ">= 5000 (15000)"),
     ("roll-up of 1 million, s", "roll-up", "took_s", "<= 10 (3)"),
     ("1,000 invoices, s", "invoices", "took_s", "<= 10 (3)"),

@@ -6,6 +6,7 @@ Each also at a tenth of the size, so that growth shows.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from bench.systems import ROOT, BenchFailed, Cores, hopbase, stores
 
 RECORDS, KEYS = 1_000_000, 1_000
 SETTLED = 20_000
+TICKED = 5_000
 PAGES = (
     "",
     "usage",
@@ -47,6 +49,14 @@ def settle(bench: Bench) -> None:
         with stores(Cores.of_this_machine()) as environment:
             name = "settle" if records == SETTLED else "settle at a tenth"
             bench.add(name, "hopbase", **inside(environment, "settle", str(records)))
+
+
+def ticker(bench: Bench) -> None:
+    """What one look at all open streams takes the event loop."""
+    environment = {**os.environ, "DEBUG": "true", "HOPBASE_ENV_FILE": os.devnull}
+    for streams in (TICKED // 10, TICKED):
+        name = "ticker" if streams == TICKED else "ticker at a tenth"
+        bench.add(name, "hopbase", **inside(environment, "tick", str(streams)))
 
 
 def months(bench: Bench) -> None:

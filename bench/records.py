@@ -5,8 +5,10 @@ Each prints one JSON object. Seconds are wall-clock.
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from typing import Any
 import django
 
 MONTH = dt.date(2026, 10, 1)
+TICKS = 50
 AFTER = dt.datetime(2026, 11, 3, tzinfo=dt.UTC)
 DAYS = 31
 ACCOUNTS = 10
@@ -123,6 +126,34 @@ def settle(records: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def tick(streams: str) -> dict[str, Any]:
+    """One look of the ticker at so many open streams, none of which it has to act on; the median of many."""
+    return asyncio.run(_tick(int(streams)))
+
+
+async def _tick(count: int) -> dict[str, Any]:
+    from streaming.passage import Passage
+    from streaming.protocols import CHAT_COMPLETIONS
+    from streaming.protocols.meter import MeterOptions
+    from streaming.runs import Live
+    from streaming.ticker import Ticker, Timing
+    from tests.streaming.runs import make_run
+
+    async def send(message: object) -> None:
+        raise AssertionError("a stream that is not silent for long is left alone")
+
+    ticker, now = Ticker(Timing(10, 10, 60, 2), lambda: None, time.monotonic), time.monotonic()
+    for _ in range(count):
+        passage = Passage(CHAT_COMPLETIONS.Meter(MeterOptions("m", fallback_id="x")), 2**23, ())
+        ticker.streams.add(Live(make_run("chat_completions", send), asyncio.timeout(None), 120, now, now, passage))
+    times = []
+    for _ in range(TICKS):
+        began = time.perf_counter()
+        ticker.tick(time.monotonic())
+        times.append((time.perf_counter() - began) * 1000)
+    return {"streams": count, "tick_ms": round(statistics.median(times), 3)}
+
+
 def user() -> dict[str, Any]:
     """Somebody who sees everything, and a session of theirs."""
     from django.conf import settings
@@ -143,7 +174,7 @@ def _since(began: float) -> float:
 
 
 WHAT: dict[str, Callable[..., dict[str, Any]]] = {
-    "fill": fill, "roll-up": roll_up, "invoice": invoice, "settle": settle, "user": user,
+    "fill": fill, "roll-up": roll_up, "invoice": invoice, "settle": settle, "tick": tick, "user": user,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -350,6 +350,8 @@ _PLAIN_KEYS = frozenset({
 
 _USAGE_NULL = b',"usage":null'
 """What OpenAI writes into every chunk once usage is asked for."""
+_USAGE_LAST = _USAGE_NULL + b"}\n\n"
+"""The same at the end of the one object that an event is: before its last brace stands its last member."""
 
 _new = tuple.__new__  # as in sse: twice as fast as the NamedTuple's own constructor
 
@@ -395,13 +397,18 @@ class Meter:
         if chunk.get("service_tier"):
             self._tier = _text(chunk["service_tier"])
         has_usage = "usage" in chunk or "x_groq" in chunk
-        if has_usage:
+        if has_usage and (chunk.get("usage") or "x_groq" in chunk):
             self._read_usage(chunk)
         if (not choices or event.name or "error" in chunk) and (failed := self._failed(event, chunk, output)):
             return failed
         if filler and not output and self._is_filler(chunk, fresh=len(self._begun) > began):
             return Verdict(b"")
-        if (has_usage and self._strips) or self._renames:
+        if self._renames:
+            return Verdict(self._edited(event, chunk), output)
+        if has_usage and self._strips:
+            raw = event.raw
+            if choices and raw.endswith(_USAGE_LAST) and raw.count(b'"usage"') == 1:  # as OpenAI writes nearly all
+                return _new(Verdict, (raw[: -len(_USAGE_LAST)] + b"}\n\n", output, None))
             return Verdict(self._edited(event, chunk), output)
         return _new(Verdict, (event.raw, output, None))
 

@@ -25,8 +25,8 @@ def whole(value: object) -> int | None:
 
 def inner(value: object, key: str) -> Mapping[str, Any]:
     """The object under `key`; an empty one where there is none."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def first(*values: object) -> int | None:
