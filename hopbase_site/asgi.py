@@ -1,4 +1,4 @@
-"""The ASGI application: the API's consumers, Django for the admin, and the gateway's start and end.
+"""The ASGI application: the API's consumers, Django for the admin, the customers' pages, the gateway's start and end.
 
 `HOPBASE_ROLE` (set by `manage.py serve --role`) says what this process serves: all, gateway or admin.
 """
@@ -16,7 +16,8 @@ from django.urls import get_resolver
 
 django_application = get_asgi_application()
 
-from streaming import gateway  # noqa: E402 - the models need Django set up first
+from hopbase_site import api_docs  # noqa: E402 - the models need Django set up first
+from streaming import gateway  # noqa: E402
 from streaming.routing import gateway_router, health_router  # noqa: E402
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -38,6 +39,8 @@ async def application(scope: dict[str, Any], receive: Receive, send: Send) -> No
         await gateway_router(scope, receive, send)
     elif scope["path"] in HEALTH_PATHS:
         await health_router(scope, receive, send)
+    elif api_docs.is_docs(scope["path"]):
+        await api_docs.application(scope, send)
     elif ROLE == "gateway":
         await gateway_router({**scope, "path": "/v1/"}, receive, send)
     else:

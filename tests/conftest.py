@@ -15,7 +15,17 @@ from django.utils import translation
 from tests import settings
 
 STARTS_PROCESSES = ("tests/end_to_end/", "tests/hopbase_site/", "tests/browser/")
-LONGEST = ("death", "freezes", "demo", "end_of_service", "stored_objects", "limits", "faults", "classic_faults")
+LONGEST = (
+    "death",
+    "freezes",
+    "demo",
+    "end_of_service",
+    "stored_objects",
+    "limits",
+    "faults",
+    "classic_faults",
+    "api_docs",
+)
 """Files that take half a minute and more, longest first."""
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server", "database_url"}
 
