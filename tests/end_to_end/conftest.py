@@ -16,10 +16,10 @@ from tests.end_to_end import scenes
 from tests.end_to_end.product import RUNNING, Gateway, Installation
 from tests.end_to_end.provider import Provider
 
-KEYS = {
-    name: f"sk-test-{name}-0123456789abcdef"
-    for name in ("main", "sums", "crowd", "recorded", "some-models", "other", "names", "drain", "worker", "unused")
-}
+KEY_NAMES = (
+    "main", "sums", "crowd", "recorded", "some-models", "other", "names", "drain", "worker", "unused", "bound",
+)  # fmt: skip
+KEYS = {name: f"sk-test-{name}-0123456789abcdef" for name in KEY_NAMES}
 """Customers' keys, one for each test that looks at a key's sums."""
 PROVIDER_KEY = "sk-provider-7f3a9c1e5b-walrus"
 PRICE = {"input": 5, "cache_read": 0.5, "cache_write": 6.25, "cache_write_1h": 10, "output": 30}
@@ -174,4 +174,5 @@ def price_entry(model: str) -> dict[str, Any]:
 def account_entry() -> dict[str, Any]:
     keys: list[dict[str, Any]] = [{"name": name, "secret": secret} for name, secret in KEYS.items()]
     next(entry for entry in keys if entry["name"] == "some-models")["models"] = ["plain", "refuses"]
+    next(entry for entry in keys if entry["name"] == "bound")["allowed_ips"] = ["127.0.0.2/32"]
     return {"name": "northwind", "timezone": "Asia/Taipei", "currency": "USD", "keys": keys}

@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._received = b""
+        self._received, self._wanted = bytearray(), 0
         self._call: Call | None = None
         self._playing: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
@@ -203,7 +203,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        if self._playing is None:
+        if self._playing is None and len(self._received) >= self._wanted:
             self._next()
 
     def _next(self) -> None:
@@ -215,9 +215,10 @@ class Connection(asyncio.Protocol):
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", "0"))
         if len(rest) < length:
+            self._wanted = len(self._received) - len(rest) + length
             return
-        self._received = rest[length:]
-        self._call = Call(first.split(" ")[1], headers, rest[:length], time.monotonic())
+        self._received, self._wanted = rest[length:], 0
+        self._call = Call(first.split(" ")[1], headers, bytes(rest[:length]), time.monotonic())
         self._provider.note(self._call)
         self._playing = asyncio.ensure_future(self._play(self._call))
 

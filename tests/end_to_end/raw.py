@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import time
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from tests.end_to_end.formats import PATHS
-from tests.end_to_end.product import Gateway
+
+
+class Listening(Protocol):
+    """A gateway, or what stands in front of one, on this host."""
+
+    @property
+    def port(self) -> int: ...
 
 
 def request_bytes(path: str, key: str, body: Any, **headers: str) -> bytes:
@@ -40,17 +47,23 @@ class Dechunker:
 
 
 class RawClient:
-    """One request on a socket of its own; a `narrow` one takes in next to nothing that is not read."""
+    """One request on a socket of its own; a `narrow` one takes in next to nothing that is not read.
+
+    `tls`: how to speak it, to a proxy in front of a gateway.
+    """
 
     def __init__(
-        self, gateway: Gateway, wire: str, key: str, body: Any, *, narrow: bool = False, **headers: str
-    ) -> None:
+        self, gateway: Listening, wire: str, key: str, body: Any, *,
+        narrow: bool = False, tls: ssl.SSLContext | None = None, **headers: str,
+    ) -> None:  # fmt: skip
         self._socket = socket.socket()
         self._socket.settimeout(15)
         if narrow:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._socket.connect(("127.0.0.1", gateway.port))
         self.port = self._socket.getsockname()[1]
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket)
         self._socket.sendall(request_bytes(PATHS[wire], key, body, **headers))
         self._dechunker = Dechunker()
         self._received = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,16 @@ def paced(call: Call) -> Iterator[Step]:
         yield Pause(0.08 if b"word" in data else 0)
 
 
+def stamped(call: Call) -> Iterator[Step]:
+    """Ten words, each the moment of `time.monotonic` at which it is sent, a tenth of a second apart."""
+    events = formats.text_stream(wire_of(call), call.model, ("moment",) * 10, usage_asked(call))
+    yield Head()
+    for data in events:
+        is_word = data.count(b"moment") == 1  # the whole text, which Responses repeats at its end, has ten
+        yield Send(data.replace(b"moment", b"sent@%.6f@" % time.monotonic()) if is_word else data)
+        yield Pause(0.1 if is_word else 0)
+
+
 def crowded(call: Call) -> Iterator[Step]:
     """Words, half of them only once all are there; the use is the call's own: as many output tokens as it was told."""
     own = int(call.json["messages"][0]["content"].rpartition(" ")[2])
@@ -224,6 +235,7 @@ SCENES: dict[str, Stage] = {
     "flood": flood,
     "rapid": rapid,
     "paced": paced,
+    "stamped": stamped,
     "crowded": crowded,
     "never": never,
     "late": late,
