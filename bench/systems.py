@@ -137,10 +137,10 @@ NGINX = """
 daemon off; master_process on; worker_processes {workers}; pid {folder}/nginx.pid; error_log {folder}/error.log;
 events {{ worker_connections 8192; }}
 http {{
-    access_log off;
+    access_log off; keepalive_requests 1000000000;
     client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder};
     scgi_temp_path {folder};
-    upstream provider {{ server 127.0.0.1:{upstream}; keepalive 512; }}
+    upstream provider {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 1000000000; }}
     server {{
         listen 127.0.0.1:{port} backlog=4096;
         client_max_body_size 32m;
