@@ -25,7 +25,7 @@ from hopbase_site.workers import Workers
 log = logging.getLogger("hopbase.serve")
 
 THREADS_S = 0.5
-SWITCH_S = 0.0005
+SWITCH_S = 0.001
 """How long the event loop may keep the ledger's thread from the interpreter: clients wait for that thread in turn."""
 YOUNG_OBJECTS = 10_000
 """New objects between two collections; those of the start are never looked at again."""
