@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -21,25 +22,35 @@ from bench.systems import ROOT, BenchFailed, Cores, hopbase, stores
 RECORDS, KEYS = 1_000_000, 1_000
 SETTLED = 20_000
 TICKED = 5_000
+MONTH = "from=2026-10-01&to=2026-10-31"
 PAGES = (
     "",
-    "usage/",
+    f"usage/?{MONTH}",
+    f"usage/?{MONTH}&by=day",
+    f"usage/?{MONTH}&by=key&then=model",
+    f"usage/?{MONTH}&by=day&then=key",
+    "statement/?account={account}&month=2026-10",
+    "billing/invoice/run/?month=2026-10",
     "billing/usagerecord/",
+    "billing/usagerecord/?period=all",
     "billing/openstream/",
     "billing/apikey/",
     "billing/account/",
     "billing/invoice/",
+    "billing/creditnote/",
     "billing/adjustment/",
     "health/",
     "audit/",
-    "statement/",
     "unpriced/",
     "billing/reconciliation/",
     "billing/price/",
     "streaming/model/",
     "streaming/provider/",
+    "configuration/",
 )
-"""Below /admin/."""
+"""Below /admin/. The month is that of the records."""
+DETAILS = ("billing/usagerecord/?period=all", "billing/apikey/", "billing/account/")
+"""Lists whose first row is opened, too."""
 LOOKS = 5
 
 
@@ -78,8 +89,19 @@ def _pages(bench: Bench, environment: dict[str, str], records: int, tenth: str) 
     with hopbase(environment, Cores.of_this_machine(), role="admin") as admin:
         url = f"http://127.0.0.1:{admin.port}/admin/"
         with httpx.Client(base_url=url, headers={"cookie": cookie}, timeout=60) as browser:
-            for page in PAGES:
+            first = {each: _first_row(browser, each) for each in DETAILS}
+            account = first["billing/account/"]
+            opened = [f"{each.partition('?')[0]}{id}/change/" for each, id in first.items()]
+            for page in (*(page.format(account=account) for page in PAGES), *opened):
                 bench.add(f"page{tenth} /admin/{page}", "hopbase", records=records, took_ms=_look(browser, page))
+
+
+def _first_row(browser: httpx.Client, page: str) -> str:
+    """The id of a list's first row."""
+    found = re.search(rf'href="/admin/{page.partition("?")[0]}([\w-]+)/change/', browser.get(page).text)
+    if found is None:
+        raise BenchFailed(f"/admin/{page} has no row that can be opened")
+    return found[1]
 
 
 def _look(browser: httpx.Client, page: str) -> float:
