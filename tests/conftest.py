@@ -15,6 +15,7 @@ from django.utils import translation
 from tests import settings
 
 STARTS_PROCESSES = ("tests/end_to_end/", "tests/hopbase_site/", "tests/browser/")
+FROM_OUTSIDE = ("tests/browser/", "tests/hopbase_site/test_api_docs.py", "tests/end_to_end/test_behind_nginx.py")
 LONGEST = (
     "death",
     "freezes",
@@ -54,8 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def runs_again(item: pytest.Item) -> bool:
-    """Whether a test belongs to the run on the second database: the browser shows what other tests compare there."""
-    return uses_database(item) and not item.nodeid.startswith("tests/browser/")
+    """Whether a test belongs to the run on the second database: what is looked at from outside is compared there by
+    other tests."""
+    return uses_database(item) and not item.nodeid.startswith(FROM_OUTSIDE)
 
 
 def place(item: pytest.Item) -> int:

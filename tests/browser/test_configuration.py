@@ -54,7 +54,7 @@ def test_export_has_all_but_secrets(operator: Page) -> None:
 def test_import_shows_differences_first(operator: Page, site: Site, tmp_path: Path) -> None:
     file = choose(operator, tmp_path, "imported", 90)
     expect(operator.get_by_text(f"{file} would make")).to_be_visible()
-    assert ["", "", "created"] in cells(operator, "imported")
+    assert ["", "", "newly created"] in cells(operator, "imported")
     assert stall_of(site, "imported") == []
     operator.get_by_role("button", name="Apply").click()
     expect(operator.get_by_text(f"{file} is applied.")).to_be_visible()
