@@ -15,7 +15,15 @@ from django.utils import translation
 from tests import settings
 
 STARTS_PROCESSES = ("tests/end_to_end/", "tests/hopbase_site/", "tests/browser/")
-FROM_OUTSIDE = ("tests/browser/", "tests/hopbase_site/test_api_docs.py", "tests/end_to_end/test_behind_nginx.py")
+WIRE = (
+    "openai_sdk", "anthropic_sdk", "independent_provider", "keepalives", "recorded_streams", "refusals",
+    "request_names", "classic_faults", "no_hammering", "dead_addresses", "slow_readers", "client_leaves",
+    "behind_nginx", "bad_starts",
+)  # fmt: skip
+"""Files of tests/end_to_end about bytes, whichever the database is."""
+FROM_OUTSIDE = (
+    "tests/browser/", "tests/hopbase_site/test_api_docs.py", *(f"tests/end_to_end/test_{name}.py" for name in WIRE)
+)  # fmt: skip
 LONGEST = (
     "death",
     "freezes",
