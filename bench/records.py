@@ -144,7 +144,7 @@ async def _tick(count: int) -> dict[str, Any]:
 
     ticker, now = Ticker(Timing(10, 10, 60, 2), lambda: None, time.monotonic), time.monotonic()
     for _ in range(count):
-        passage = Passage(CHAT_COMPLETIONS.Meter(MeterOptions("m", fallback_id="x")), 2**23, ())
+        passage = Passage(CHAT_COMPLETIONS.Meter(MeterOptions("m", fallback_id="x")), 2**23, tuple)
         ticker.streams.add(Live(make_run("chat_completions", send), asyncio.timeout(None), 120, now, now, passage))
     times = []
     for _ in range(TICKS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from streaming.protocols.meter import Ended, StreamMeter
 from streaming.protocols.scrub import Replacement, scrub
@@ -13,10 +13,11 @@ class Passage:
     """Takes a provider's bytes, gives the client's.
 
     Events before the first real output are held, so that a failed attempt leaks nothing. `ended` says how the stream
-    ended by itself; `field_error` is the text of an `error:` line without data, of which nothing is passed on.
+    ended by itself; `field_error` is the text of an `error:` line without data, of which nothing is passed on. `hidden`
+    is asked for what a client must not see only when there is an error to tell.
     """
 
-    def __init__(self, meter: StreamMeter, max_event_bytes: int, hidden: Sequence[Replacement]) -> None:
+    def __init__(self, meter: StreamMeter, max_event_bytes: int, hidden: Callable[[], Sequence[Replacement]]) -> None:
         self.meter = meter
         self.ended: Ended | None = None
         self.field_error = ""
@@ -60,7 +61,7 @@ class Passage:
             self._event(last)
         if self.ended is None:
             raw, _, self.ended = self.meter.finish()
-            self._held.append(raw if self.meter.error is None else scrub(raw, self._hidden))
+            self._held.append(raw if self.meter.error is None else scrub(raw, self._hidden()))
         return self._release() if self._flowing else b""
 
     def release(self) -> bytes:
@@ -72,7 +73,7 @@ class Passage:
         raw, output, self.ended = self.meter.feed(event)
         self.events += 1
         if self.meter.error is not None:
-            raw = scrub(raw, self._hidden)
+            raw = scrub(raw, self._hidden())
         self._passed = bool(raw)
         if raw:
             self._held.append(raw)
@@ -87,7 +88,7 @@ class Passage:
             return
         self._passed = False
         if text := error_field(event):
-            self.field_error = scrub(text.encode(), self._hidden).decode("utf-8", "replace")
+            self.field_error = scrub(text.encode(), self._hidden()).decode("utf-8", "replace")
             self.ended = "error"
 
     def _release(self) -> bytes:

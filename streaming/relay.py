@@ -12,6 +12,7 @@ import datetime as dt
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Protocol
 
 from streaming.catalogue import RouteEntry
@@ -244,7 +245,8 @@ def new_meter(run: Run) -> StreamMeter:
 
 
 async def _stream(run: Run, report: AttemptReport, options: RelayOptions) -> None:
-    passage = Passage(run.wire.Meter(_meter_options(run, report)), options.max_event_bytes, _hidden(run, report))
+    meter = run.wire.Meter(_meter_options(run, report))
+    passage = Passage(meter, options.max_event_bytes, partial(_hidden, run, report))
     now = options.clock()
     live = None
     try:

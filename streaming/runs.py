@@ -112,11 +112,6 @@ class Live:
         return id(self)
 
     @property
-    def patience_s(self) -> float | None:
-        """The silence after which the stream is over, where its meter says so."""
-        return self.passage.meter.patience_s if self.passage is not None else None
-
-    @property
     def one_line_end(self) -> bool:
         """Whether a keepalive is followed by one line end only (openai-python fails on a blank line after an id)."""
         return self.passage is not None and self.passage.saw_id_or_retry

@@ -44,36 +44,23 @@ class Ticker:
 
     def tick(self, now: float) -> None:
         """Look at every stream once."""
-        silence_s = min(self._timing.keepalive_s, self._timing.before_headers_s)
         for live in tuple(self.streams):
-            if not is_well(live, now, silence_s):
-                look_at(live, now, self._timing)
+            look_at(live, now, self._timing)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._timing.checkpoint_s
             self._checkpoint()
 
 
-def is_well(live: Live, now: float, silence_s: float) -> bool:
-    """Whether a stream is one of the many that no rule is about: nobody waits for anything."""
-    client, passage = live.run.client, live.passage
-    return (
-        client.writing_since is None
-        and now - client.last_write <= silence_s
-        and now - live.last_output <= live.stall_s
-        and (passage is None or passage.meter.patience_s is None)
-        and live.drain_until is None
-    )
-
-
 def look_at(live: Live, now: float, timing: Timing) -> None:
     """The rules of one stream: whose silence is it, and is it too long."""
-    client = live.run.client
+    client, passage = live.run.client, live.passage
+    patience_s = passage.meter.patience_s if passage is not None else None
     if client.writing_since is not None:
         if now - client.writing_since > timing.slow_reader_s:
             live.interrupt("slow_reader")
     elif live.drain_until is not None and now > live.drain_until:
         live.interrupt("drained")
-    elif live.patience_s is not None and now - live.last_event > live.patience_s:
+    elif patience_s is not None and now - live.last_event > patience_s:
         live.interrupt("patience")
     elif now - live.last_output > live.stall_s:
         live.interrupt("stalled")

@@ -23,11 +23,6 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 OBJECT_ID_LIMIT = 500
 
 
-def is_clean(text: str, limit: int | None) -> bool:
-    """Whether a text can be kept as it is, at a glance: False says only that it is to be cleaned."""
-    return text.isascii() and "\0" not in text and (limit is None or len(text) <= limit)
-
-
 def clean_text(text: str, limit: int | None = None) -> str:
     """The text with NUL and lone surrogates as U+FFFD, cut after `limit` characters."""
     if not text.isascii() or "\0" in text:

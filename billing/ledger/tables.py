@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from django.db import connections, models
 
-from billing.ledger.cleaning import clean_text, is_clean, json_text
+from billing.ledger.cleaning import clean_text, json_text
 from billing.ledger.rows import Row
 
 
@@ -78,7 +78,7 @@ class Table:
         """Texts cleaned and cut to their columns, JSON as text (a str in a JSON column is JSON text already)."""
         stored = dict(row)
         for column, limit in self._limits.items():
-            if (text := row[column]) and not is_clean(text, limit):
+            if text := row[column]:
                 stored[column] = clean_text(text, limit)
         for column in self._json:
             if (value := row[column]) is not None and not isinstance(value, str):

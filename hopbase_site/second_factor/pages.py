@@ -110,40 +110,32 @@ def second_factor(request: HttpRequest) -> HttpResponse:
 @page("second-factor/recovery-codes/", name="second_factor_recovery_codes", right=None)
 def recovery_codes(request: HttpRequest) -> HttpResponse:
     """New recovery codes, after a code."""
-    user = _user(request)
-    if factors.factor_of(user) is None:
-        return redirect(SETUP)
-    form = CodeForm(request.POST or None)
-    refused = _refusal(request, form)
-    if refused is None:
-        made = factors.renew_codes(user)
-        return _codes_page(request, made, _("These replace the old ones.")) if made else redirect(SETUP)
-    return _asked(
-        request, form, refused, title=_("New recovery codes"), question=_("Make new recovery codes?"),
-        verb=_("Make new codes"), effects=[_("The old ones end at once."), _("The new ones are shown once.")],
+    asked = _asked(
+        request, title=_("New recovery codes"), question=_("Make new recovery codes?"), verb=_("Make new codes"),
+        effects=[_("The old ones end at once."), _("The new ones are shown once.")],
     )  # fmt: skip
+    if asked is not None:
+        return asked
+    made = factors.renew_codes(_user(request))
+    return _codes_page(request, made, _("These replace the old ones.")) if made else redirect(SETUP)
 
 
 @page("second-factor/off/", name="second_factor_off", right=None)
 def off(request: HttpRequest) -> HttpResponse:
     """Turned off, after a code; also the way to another phone."""
-    user = _user(request)
-    if factors.factor_of(user) is None:
-        return redirect(SETUP)
-    form = CodeForm(request.POST or None)
-    refused = _refusal(request, form)
-    if refused is None:
-        factors.turn_off(user)
-        request.session.pop(MARK, None)
-        messages.success(request, _("The second factor is off."))
-        return redirect(SETUP)
     effects = [_("Your password alone then opens the admin."), _("Your recovery codes end too.")]
     if settings.REQUIRE_SECOND_FACTOR:
         effects = [_("You then set up another one before you go on: it is required here."), effects[1]]
-    return _asked(
-        request, form, refused, title=_("Turn the second factor off"), question=_("Turn your second factor off?"),
+    asked = _asked(
+        request, title=_("Turn the second factor off"), question=_("Turn your second factor off?"),
         verb=_("Turn off"), danger=True, effects=effects,
     )  # fmt: skip
+    if asked is not None:
+        return asked
+    factors.turn_off(_user(request))
+    request.session.pop(MARK, None)
+    messages.success(request, _("The second factor is off."))
+    return redirect(SETUP)
 
 
 def _user(request: HttpRequest) -> User:
@@ -192,9 +184,13 @@ def _waiting(response: HttpResponse, wait_s: int) -> HttpResponse:
     return response
 
 
-def _asked(request: HttpRequest, form: CodeForm, refused: HttpResponse | int, **words: Any) -> HttpResponse:
-    """The question with the field for the code, unless the refusal is a page of its own."""
-    if isinstance(refused, HttpResponse):
+def _asked(request: HttpRequest, **words: Any) -> HttpResponse | None:
+    """A question with a field for the code, or whatever else is answered before the code is right; then None."""
+    if factors.factor_of(_user(request)) is None:
+        return redirect(SETUP)
+    form = CodeForm(request.POST or None)
+    refused = _refusal(request, form)
+    if refused is None or isinstance(refused, HttpResponse):
         return refused
     return _waiting(show(request, "admin/ask.html", form=form, cancel_url=reverse(SETUP), **words), refused)
 

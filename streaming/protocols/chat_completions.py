@@ -403,13 +403,8 @@ class Meter:
             return failed
         if filler and not output and self._is_filler(chunk, fresh=len(self._begun) > began):
             return Verdict(b"")
-        if self._renames:
-            return Verdict(self._edited(event, chunk), output)
-        if has_usage and self._strips:
-            raw = event.raw
-            if choices and raw.endswith(_USAGE_LAST) and raw.count(b'"usage"') == 1:  # as OpenAI writes nearly all
-                return _new(Verdict, (raw[: -len(_USAGE_LAST)] + b"}\n\n", output, None))
-            return Verdict(self._edited(event, chunk), output)
+        if (has_usage and self._strips) or self._renames:
+            return _new(Verdict, (self._edited(event, chunk), output, None))
         return _new(Verdict, (event.raw, output, None))
 
     def finish(self) -> Verdict:
@@ -550,7 +545,10 @@ class Meter:
         if self._strips and ("usage" in chunk or "x_groq" in chunk):
             if "x_groq" in chunk or raw.count(b'"usage"') != 1:
                 return None
-            shorter = raw.replace(_USAGE_NULL, b"") if chunk["usage"] is None else _without_usage(raw)
+            if raw.endswith(_USAGE_LAST):  # nearly all of OpenAI's
+                shorter = raw[: -len(_USAGE_LAST)] + b"}\n\n"
+            else:
+                shorter = raw.replace(_USAGE_NULL, b"") if chunk["usage"] is None else _without_usage(raw)
             if len(shorter) == len(raw):
                 return None
             raw = shorter

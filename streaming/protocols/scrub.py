@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from urllib.parse import urlsplit
 
 Replacement = tuple[bytes, bytes]
 
 
-@lru_cache(maxsize=1024)
 def replacements(base_url: str, credential: str, upstream_model: str, public_model: str) -> Sequence[Replacement]:
     """What stands for what: longer texts first, so that a URL goes before the host in it.
 

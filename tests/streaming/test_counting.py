@@ -163,7 +163,7 @@ class LongStream:
             raise AssertionError("nothing is sent")
 
         run = make_run(wire_format, send)
-        passage = Passage(run.wire.Meter(MeterOptions("m")), 1_000_000, ())
+        passage = Passage(run.wire.Meter(MeterOptions("m")), 1_000_000, tuple)
         run.opened = SimpleNamespace()  # type: ignore[assignment]
         run.attempts = [SimpleNamespace(number=1, route=route(1), started_at=START, provider_request_id="")]  # type: ignore[list-item]
         run.live = Live(run, None, 60, 0.0, 0.0, passage)  # type: ignore[arg-type]

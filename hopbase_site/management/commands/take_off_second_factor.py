@@ -24,5 +24,5 @@ class Command(BaseCommand):
         if user is None:
             raise CommandError(f"username: there is no user {name}; the admin's list of users has the names")
         if not factors.take_off(user):
-            raise CommandError(f"username: {name} has no second factor")
+            raise CommandError(f"username: {name} has no second factor: the password alone logs in already")
         self.stdout.write(f"the second factor of {name} is off")
