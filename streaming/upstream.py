@@ -1,7 +1,7 @@
 """The HTTP side facing the provider; the only module that knows httpx and aiohttp.
 
-httpx's API over the aiohttp transport (docs/adr/0003): raw bytes, one client per event loop, explicit limits. A
-provider's body is read in the transport's own chunks; gzip that comes unasked is decoded in bounded steps.
+httpx's aiohttp transport and its errors (docs/adr/0003): raw bytes, one client per event loop, explicit limits. A
+provider's body is read in aiohttp's own chunks; gzip that comes unasked is decoded in bounded steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import socket
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import cast
 
 import aiohttp
 import httpx
@@ -19,7 +18,8 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import _EXC_SENTINEL
 from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
-from httpx_aiohttp.transport import AiohttpResponseStream
+from httpx_aiohttp.transport import map_aiohttp_exceptions
+from yarl import URL
 
 from streaming.addresses import is_literal_and_refused, is_refused
 from streaming.catalogue import ProviderEntry
@@ -35,9 +35,6 @@ IDLE_CONNECTION_S = 30.0
 READ_BYTES = 16 * 1024
 """What is read of a body at a time; aiohttp holds twice as much unread, so that a slow reader costs little memory."""
 INFLATE_STEP = 64 * 1024
-READER = "hopbase_reader"
-BODILESS = httpx.Request("POST", "http://provider.invalid")
-"""Stands on every answer in the place of what was sent, which holds the body; and a stream lasts for minutes."""
 REFUSED_ADDRESS = "the provider's address is link-local or a metadata service"
 
 
@@ -45,8 +42,7 @@ class Upstream:
     """The client of one event loop."""
 
     def __init__(self, connect_timeout_s: float) -> None:
-        self._timeout = {"connect": connect_timeout_s, "read": None, "write": None, "pool": connect_timeout_s}
-        self._transport = Transport(client=_session)
+        self._transport = Transport(connect_timeout_s)
         self._places: dict[int, Place] = {}
 
     async def post(
@@ -56,20 +52,12 @@ class Upstream:
         place = self._place(provider)
         if place.is_refused:
             raise AttemptFailed(Failure("failed", REFUSED_ADDRESS))
-        request = httpx.Request(
-            "POST",
-            place.url(path + query),
-            headers=[*headers, *place.headers],
-            content=body,
-            extensions={"timeout": self._timeout},
-        )
         try:
-            response = await self._transport.handle_async_request(request)
+            response = await self._transport.post(place.url(path + query), [*_texts(headers), *place.headers], body)
         except httpx.TransportError as error:
             raise AttemptFailed(_unreachable(error)) from None
         except aiohttp.ClientError as error:  # the transport knows no name for it: an answer that is no HTTP
             raise AttemptFailed(Failure("failed", f"no HTTP answer: {type(error).__name__}")) from None
-        response.request = BODILESS
         return UpstreamAnswer(response, provider)
 
     def _place(self, provider: ProviderEntry) -> Place:
@@ -90,13 +78,13 @@ class Place:
         self.provider = provider
         self.headers = _own_headers(provider)
         self._base = provider.base_url.rstrip("/")
-        self._urls: dict[str, httpx.URL] = {}
+        self._urls: dict[str, URL] = {}
         self.is_refused = is_literal_and_refused(httpx.URL(self._base).host)
 
-    def url(self, path: str) -> httpx.URL:
+    def url(self, path: str) -> URL:
         """The address of a path, its query included: there are a handful of them."""
         if (found := self._urls.get(path)) is None:
-            found = self._urls[path] = httpx.URL(f"{self._base}/{path}")
+            found = self._urls[path] = URL(str(httpx.URL(f"{self._base}/{path}")), encoded=True)
         return found
 
 
@@ -114,12 +102,21 @@ class Resolver(aiohttp.ThreadedResolver):
 
 
 class Transport(AiohttpTransport):
-    """Hands out aiohttp's own reader of the body, which still holds what came before a provider broke off."""
+    """httpx's transport, asked for aiohttp's own answer: its reader holds what came before a provider broke off, and a
+    Request and a Response that nobody reads would cost as much as the call itself."""
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = await super().handle_async_request(request)
-        response.extensions[READER] = cast(AiohttpResponseStream, response.stream)._aiohttp_response.content
-        return response
+    def __init__(self, connect_timeout_s: float) -> None:
+        super().__init__(client=_session)
+        self._timeout = aiohttp.ClientTimeout(connect=connect_timeout_s, sock_connect=connect_timeout_s)
+
+    async def post(self, url: URL, headers: Sequence[tuple[str, str]], body: bytes) -> aiohttp.ClientResponse:
+        """Send a request; the answer's headers are there. Errors are httpx's."""
+        if not isinstance(self.client, aiohttp.ClientSession):
+            self.client = self.get_client()
+        with map_aiohttp_exceptions():
+            return await self.client.post(
+                url, headers=headers, data=body, allow_redirects=False, auto_decompress=False, timeout=self._timeout
+            )
 
 
 class Connection(ResponseHandler):
@@ -165,10 +162,31 @@ def request_headers(sent: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, by
     return passed
 
 
-def _own_headers(provider: ProviderEntry) -> list[tuple[bytes, bytes]]:
-    credential = provider.credential.encode()
-    key = (b"authorization", b"Bearer " + credential) if provider.auth == "bearer" else (b"x-api-key", credential)
-    return [(b"user-agent", USER_AGENT.encode()), (b"accept-encoding", b"identity"), key]
+def _own_headers(provider: ProviderEntry) -> list[tuple[str, str]]:
+    credential = provider.credential
+    key = ("authorization", f"Bearer {credential}") if provider.auth == "bearer" else ("x-api-key", credential)
+    return [("user-agent", USER_AGENT), ("accept-encoding", "identity"), key]
+
+
+def _texts(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Headers as aiohttp takes them: texts, which it writes as UTF-8."""
+    return [(str(name, "latin-1"), _text(value)) for name, value in headers]
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _joined(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their names in lower case, those of one name joined by commas."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in raw:
+        name, value = str(raw_name, "latin-1").lower(), str(raw_value, "latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 def passed_headers(headers: Mapping[str, str], provider: ProviderEntry) -> dict[str, str]:
@@ -191,12 +209,12 @@ def _unreachable(error: httpx.TransportError) -> Failure:
 class UpstreamAnswer:
     """A provider's answer: status and headers at once, the body as it comes."""
 
-    def __init__(self, response: httpx.Response, provider: ProviderEntry) -> None:
-        self.status = response.status_code
-        self.headers: Mapping[str, str] = dict(response.headers.items())
+    def __init__(self, response: aiohttp.ClientResponse, provider: ProviderEntry) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = _joined(response.raw_headers)
         self.passed_headers = passed_headers(self.headers, provider)
         self._response = response
-        self._reader: aiohttp.StreamReader = response.extensions[READER]
+        self._reader = response.content
         self._chunks: AsyncGenerator[bytes, None] | None = None
 
     @property
@@ -252,7 +270,8 @@ class UpstreamAnswer:
         """Give the connection back, or close it when the body was not read to its end."""
         if self._chunks is not None:
             await self._chunks.aclose()
-        await self._response.aclose()
+        self._response.release()
+        await self._response.wait_for_close()
 
 
 BROKEN = (httpx.TransportError, aiohttp.ClientError, HttpProcessingError, zlib.error)

@@ -43,26 +43,22 @@ class Hold:
     settled_ms: int | None = None
     billed: KeyMonth | None = None
 
-    @property
-    def requests_limit(self) -> int | None:
-        return self.key.requests_per_minute
+    requests_limit: int | None = field(init=False)
+    tokens_limit: int | None = field(init=False)
+    concurrency: int | None = field(init=False)
+    budget: int | None = field(init=False)
 
-    @property
-    def tokens_limit(self) -> int | None:
-        return self.key.tokens_per_minute if self.uses_tokens else None
-
-    @property
-    def concurrency(self) -> int | None:
-        return self.key.concurrency if self.uses_tokens else None
-
-    @property
-    def budget(self) -> int | None:
-        return self.key.monthly_budget_nanos if self.uses_tokens else None
+    def __post_init__(self) -> None:
+        key, uses_tokens = self.key, self.uses_tokens
+        self.requests_limit = key.requests_per_minute
+        self.tokens_limit = key.tokens_per_minute if uses_tokens else None
+        self.concurrency = key.concurrency if uses_tokens else None
+        self.budget = key.monthly_budget_nanos if uses_tokens else None
 
     @property
     def is_kept(self) -> bool:
         """Whether anything of it is to be given back: a request that only counts as one leaves nothing to settle."""
-        return any(limit is not None for limit in (self.tokens_limit, self.concurrency, self.budget))
+        return self.tokens_limit is not None or self.concurrency is not None or self.budget is not None
 
     @property
     def tokens(self) -> int:

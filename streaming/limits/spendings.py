@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ def tell_alarm(wanted: KeyMonth, budget: int, before: int, spent: int) -> None:
             return
 
 
+@functools.lru_cache(maxsize=64)
 def month_name(month: dt.date) -> str:
     """As the month stands in the names of Redis."""
     return f"month:{month:%Y-%m}"

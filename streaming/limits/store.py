@@ -17,7 +17,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from streaming import metrics
-from streaming.redis_client import ANSWER_S, AWAY, connect
+from streaming.redis_client import ANSWER_S, AWAY, Line, connect
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Store:
     """`available`: whether Redis answered the last time. Calls fail at once while it does not."""
 
     def __init__(self, url: str, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        self._redis = connect(url, answer_s=None)
+        self._line, self._redis = Line(url), connect(url, answer_s=None)
         self._spawn = spawn
         self._queue: list[tuple[Call, asyncio.Future[Any]]] = []
         self._is_sending = False
@@ -112,25 +112,16 @@ class Store:
         answers = await self._run(calls)
         unknown = [at for at, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:
-            for script in SCRIPTS:
-                await self._redis.script_load(script.text)
+            await self._line.run([("SCRIPT", "LOAD", script.text) for script in SCRIPTS])
             again = await self._run([calls[at] for at in unknown])
             for at, answer in zip(unknown, again, strict=True):
                 answers[at] = answer
         return answers
 
     async def _run(self, calls: Sequence[Call]) -> list[Any]:
-        if len(calls) == 1:
-            script, keys, arguments = calls[0]
-            try:
-                return [await self._redis.evalsha(script.sha, len(keys), *keys, *arguments)]
-            except NoScriptError as error:
-                return [error]
-        pipe = self._redis.pipeline(transaction=False)
-        for script, keys, arguments in calls:
-            pipe.evalsha(script.sha, len(keys), *keys, *arguments)
-        answers: list[Any] = await pipe.execute(raise_on_error=False)
-        return answers
+        return await self._line.run(
+            [("EVALSHA", script.sha, len(keys), *keys, *arguments) for script, keys, arguments in calls]
+        )
 
     async def beat(self) -> bool:
         """See whether Redis is there; returns whether it has forgotten us since the last time, or never knew us."""
@@ -157,4 +148,5 @@ class Store:
         metrics.LIMITS_PER_PROCESS.set(1)
 
     async def aclose(self) -> None:
+        await self._line.aclose()
         await self._redis.aclose()

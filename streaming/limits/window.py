@@ -12,20 +12,26 @@ class Window:
     """Times are milliseconds of one clock."""
 
     def __init__(self) -> None:
-        self._seconds: dict[int, tuple[int, int]] = {}
+        self._seconds: dict[int, tuple[int, int]] = {}  # in the order of time, as they were added
+        self._sum = 0
 
     def sum(self, now_ms: int) -> int:
         """What was added in the last minute."""
-        for second in [key for key, (_, last) in self._seconds.items() if last <= now_ms - MINUTE_MS]:
+        while self._seconds:
+            second = next(iter(self._seconds))
+            counted, last = self._seconds[second]
+            if last > now_ms - MINUTE_MS:
+                break
             del self._seconds[second]
-        return sum(counted for counted, _ in self._seconds.values())
+            self._sum -= counted
+        return self._sum
 
     def wait_ms(self, limit: int, asked: int, now_ms: int) -> int:
         """How long until there is room for so much more."""
         excess = self.sum(now_ms) + asked - limit
         if excess <= 0:
             return 0
-        for counted, last in sorted(self._seconds.values(), key=lambda second: second[1]):
+        for counted, last in self._seconds.values():
             excess -= counted
             if excess <= 0:
                 return last + MINUTE_MS - now_ms
@@ -35,13 +41,15 @@ class Window:
         """How long until nothing is left of it."""
         if not self.sum(now_ms):
             return 0
-        return max(last for _, last in self._seconds.values()) + MINUTE_MS - now_ms
+        _, last = self._seconds[next(reversed(self._seconds))]
+        return last + MINUTE_MS - now_ms
 
     def add(self, amount: int, now_ms: int) -> int:
         """Count something now; returns the second, for `take_back`."""
         second = now_ms // 1000
         before, _ = self._seconds.get(second, (0, 0))
         self._seconds[second] = (before + amount, now_ms)
+        self._sum += amount
         return second
 
     def take_back(self, amount: int, second: int) -> None:
@@ -49,3 +57,4 @@ class Window:
         if second in self._seconds:
             before, last = self._seconds[second]
             self._seconds[second] = (max(0, before - amount), last)
+            self._sum -= min(before, amount)

@@ -149,7 +149,7 @@ async def test_2000_tries_never_exceed_ten(start: Start) -> None:
             return
         running, admitted = running + 1, admitted + 1
         peak = max(peak, running)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.001)
         running -= 1
         process.limits.ended(hold)
         process.limits.settle(hold, 0, None)
