@@ -34,6 +34,7 @@ from billing.models import Account, GatewayProcess, OpenStream, Price
 from billing.phrases import gettext_noop
 from billing.pricing import PriceOf, PriceVersion, rate, version_at
 from billing.processes import Folder, known_processes, silent
+from billing.request_ids import request_id
 from billing.usage import OUTPUT_PLACEHOLDER, Metered, ReportedUsage, TokenUsage, metered
 
 log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def as_checkpoint(stream: OpenStream) -> CheckpointRow:
     """An open row as the checkpoint that it holds; one without any is as old as its request."""
     opened = OpenRow(
         id=stream.id, key_id=stream.api_key_id, account_id=stream.account_id, key_name=stream.key_name,
-        account_name=stream.account_name, own_name=f"req_{stream.id.hex}", wished_name=None, process=stream.process,
+        account_name=stream.account_name, own_name=request_id(stream.id), wished_name=None, process=stream.process,
         model=stream.model, wire_format=stream.wire_format, stream=stream.stream, provider=stream.provider,
         upstream_model=stream.upstream_model, started_at=stream.started_at, tier_asked=stream.tier_asked,
         retry_count=stream.retry_count, silence_limit_s=stream.silence_limit_s,
@@ -166,7 +167,8 @@ def _readable(stream: OpenStream) -> ReportedUsage | None:
     try:
         return reported_from_json(stream.reported)
     except (ValueError, TypeError, KeyError, AttributeError):
-        log.error("the reported usage of open row %s cannot be read: its counts are billed", stream.id)
+        known = {"request_id": request_id(stream.id)}
+        log.error("the reported usage of open row %s cannot be read: its counts are billed", stream.id, extra=known)
         return None
 
 

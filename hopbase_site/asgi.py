@@ -13,11 +13,13 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hopbase_site.settings")
 
 from django.core.asgi import get_asgi_application
 from django.urls import get_resolver
+from uuid_utils.compat import uuid7
 
 django_application = get_asgi_application()
 
+from billing.request_ids import REQUEST_ID, request_id  # noqa: E402
 from hopbase_site import api_docs  # noqa: E402 - the models need Django set up first
-from streaming import gateway  # noqa: E402
+from streaming import gateway, tracing  # noqa: E402
 from streaming.routing import gateway_router, health_router  # noqa: E402
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -44,6 +46,21 @@ async def application(scope: dict[str, Any], receive: Receive, send: Send) -> No
     elif ROLE == "gateway":
         await gateway_router({**scope, "path": "/v1/"}, receive, send)
     else:
+        await _page(scope, receive, send)
+
+
+async def _page(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    """A page of Django's, with a name for its log lines, and a span where there are traces."""
+    REQUEST_ID.set(named := request_id(uuid7()))
+    if (tracer := tracing.tracer()) is None:
+        await django_application(scope, receive, send)
+        return
+    from opentelemetry.trace import SpanKind
+
+    about = {"http.request.method": scope["method"], "url.path": scope["path"], "hopbase.request_id": named}
+    with tracer.start_as_current_span(
+        f"{scope['method']} page", kind=SpanKind.SERVER, attributes=about, record_exception=False
+    ):
         await django_application(scope, receive, send)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import logging.config
 import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import beat_init, celeryd_init
+from celery.signals import beat_init, celeryd_init, setup_logging
 from django.core.exceptions import ImproperlyConfigured
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hopbase_site.settings")
@@ -36,6 +38,16 @@ def _refuse_default_secrets(**kwargs: Any) -> None:
         raise SystemExit(f"error: {error}") from None
 
 
+def _keep_own_logging(loglevel: int | None = None, **kwargs: Any) -> None:
+    """Log as the other processes do, at the level of `--loglevel`; celery leaves logging alone where this is heard."""
+    from django.conf import settings
+
+    logging.config.dictConfig(settings.LOGGING)
+    if loglevel is not None:
+        logging.getLogger().setLevel(loglevel)
+
+
 app.on_after_finalize.connect(_schedule)
+setup_logging.connect(_keep_own_logging)
 celeryd_init.connect(_refuse_default_secrets)
 beat_init.connect(_refuse_default_secrets)

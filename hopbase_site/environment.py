@@ -56,6 +56,17 @@ def text(name: str, default: str) -> str:
     return _read(name, default, str, "text")
 
 
+def choice(name: str, words: tuple[str, ...]) -> str:
+    """One of a few words; the first is the default."""
+
+    def parse(word: str) -> str:
+        if word.lower() not in words:
+            raise ValueError
+        return word.lower()
+
+    return _read(name, words[0], parse, " or ".join(words))
+
+
 def flag(name: str, default: bool) -> bool:
     """true or false."""
 

@@ -171,15 +171,25 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "celerybeat-schedule")
 
+LOG_FORMAT = environment.choice("HOPBASE_LOG_FORMAT", ("console", "json"))
+TRACES_ENDPOINT = environment.web_address("OTEL_EXPORTER_OTLP_ENDPOINT")
+SENTRY_DSN = environment.text("HOPBASE_SENTRY_DSN", "")
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "formatters": {
+        "console": {"()": "hopbase_site.logs.ConsoleFormatter"},
+        "json": {"()": "hopbase_site.logs.JsonFormatter"},
+    },
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
     "root": {"handlers": ["console"], "level": "INFO"},
     "loggers": {
         # Their lines hold URLs and headers, and so credentials and provider addresses.
-        **{name: {"level": "WARNING"} for name in ("httpx", "httpcore", "aiohttp", "urllib3", "asyncio")},
+        **{
+            name: {"level": "WARNING"}
+            for name in ("httpx", "httpcore", "aiohttp", "urllib3", "asyncio", "sentry_sdk", "opentelemetry")
+        },
+        "django": {"handlers": []},  # with DEBUG, Django's own would write each line once more
         "axes": {"level": "WARNING"},  # failures and locks, not each login
     },
 }

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from billing.ledger import Checkpoint, CheckpointRow, OpenRow, ProcessRow, Told
+from billing.request_ids import request_id
 from billing.usage import ReportedUsage
 from streaming.client import Clock
 from streaming.counting import Counting
@@ -82,7 +83,7 @@ class Checkpoints:
         try:
             return mark(run, self._clock(), dt.datetime.now(dt.UTC))
         except Exception:  # one stream's oddity must not stop the ticker for all others
-            log.exception("no checkpoint of %s", run.id)
+            log.exception("no checkpoint of %s", run.id, extra={"request_id": request_id(run.id)})
             return None
 
     def _count_input(self, run: Run) -> Future[None]:
@@ -97,7 +98,8 @@ class Checkpoints:
         if counted.cancelled():
             return
         if (error := counted.exception()) is not None:
-            log.error("the input of %s cannot be counted: %s", run.id, type(error).__name__)
+            known = {"request_id": request_id(run.id)}
+            log.error("the input of %s cannot be counted: %s", run.id, type(error).__name__, extra=known)
             return
         self._call(self._release, run)
 
@@ -112,7 +114,7 @@ class Checkpoints:
         try:
             return self._counted_row(mark)
         except Exception:  # nor may it cost the others their checkpoint
-            log.exception("no checkpoint of %s", mark.run.id)
+            log.exception("no checkpoint of %s", mark.run.id, extra={"request_id": request_id(mark.run.id)})
             return None
 
     def _counted_row(self, mark: Mark) -> CheckpointRow:

@@ -24,6 +24,7 @@ from uuid_utils.compat import uuid7
 
 from billing import views as billing_views
 from billing.catalogue import KeyEntry
+from billing.request_ids import REQUEST_ID, request_id
 from streaming import gateway as gateways
 from streaming import metrics
 from streaming.auth import Address, authenticate, client_address
@@ -64,7 +65,8 @@ class ApiConsumer(AsyncHttpConsumer):  # type: ignore[misc]
         self.gateway = self.gateway_now()
         await self.gateway.start()
         self.id = uuid7()
-        self.own_name = f"req_{self.id.hex}"
+        self.own_name = request_id(self.id)
+        REQUEST_ID.set(self.own_name)
         self.body_is_open = True
         self.wished_name = sane_name(self.headers.get(b"x-request-id", b""))
         self.client = Client(send, self._name, time.monotonic)

@@ -11,6 +11,9 @@ NO_KEYS = (
     " separated by commas"
 )
 
+DECRYPTED: set[str] = set()
+"""What this process has decrypted: whoever writes logs takes it out of them."""
+
 
 class CredentialUnreadable(Exception):
     """A stored credential does not decrypt. The text names the provider and the remedy, never the credential."""
@@ -30,10 +33,14 @@ def encrypt(plain: str, keys: Sequence[str]) -> str:
 
 def decrypt(token: str, keys: Sequence[str], *, provider: str = "") -> str:
     """The credential of a provider (its name is for the error), by whichever key it was encrypted with."""
+    if not token:
+        return ""
     try:
-        return _fernet(keys).decrypt(token.encode()).decode() if token else ""
+        plain = _fernet(keys).decrypt(token.encode()).decode()
     except (InvalidToken, ValueError):
         raise CredentialUnreadable(provider) from None
+    DECRYPTED.add(plain)
+    return plain
 
 
 def rotate(token: str, keys: Sequence[str], *, provider: str = "") -> str:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -22,13 +23,13 @@ from uuid_utils.compat import uuid7
 
 from billing.catalogue import KeyEntry
 from billing.keys import note_uses
-from billing.ledger import Journal, Ledger, LedgerUnavailable, OpenRow, ProcessRow
+from billing.ledger import Journal, Ledger, LedgerUnavailable, OpenRow, ProcessRow, Settlement
 from billing.ledger.events import Kind
 from billing.meter_health import MeterReader
 from billing.processes import Folder, ProcessLock
 from billing.reports import spendings
 from billing.sweep import sweep_at_start
-from streaming import metrics
+from streaming import metrics, tracing
 from streaming.catalogue import Catalogue, CataloguePoller, RouteEntry
 from streaming.checkpoints import Checkpoints
 from streaming.counting import Counting
@@ -38,9 +39,11 @@ from streaming.key_uses import KeyUses
 from streaming.limits import Limits
 from streaming.meter_watch import READ_S, WATCH
 from streaming.models import take_out
+from streaming.process_watch import watch_process
 from streaming.relay import RelayOptions, relay, tell_error
 from streaming.route_states import RouteStates
 from streaming.routes import Plan
+from streaming.run_metrics import count_run
 from streaming.runs import Run
 from streaming.settlement import Settlements
 from streaming.stored_objects import StoredObjects
@@ -49,6 +52,8 @@ from streaming.upstream import Upstream
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+TraceRun = Callable[[Run, Settlement, dt.datetime, float], None]
+"""A run, its bill, when it ended, and how many seconds the bill took."""
 
 SHARE_S = 1.0
 KEY_USES_S = 5.0
@@ -84,8 +89,9 @@ class Bodies:
 class Gateway:
     """One per event loop. `start()` may be awaited by every request; only the first does anything."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace: TraceRun | None = None) -> None:
         self.process: UUID = uuid7()
+        self._trace = trace
         self.catalogue = Catalogue()
         self.bodies = Bodies(settings.BODIES_BYTES)
         self.draining = False
@@ -149,7 +155,9 @@ class Gateway:
             asyncio.ensure_future(work)
             for work in (
                 self._ticker.run(),
+                watch_process(),
                 _again_and_again(self._share_states, SHARE_S, "the states of routes were not shared"),
+                _again_and_again(self._tell_states, SHARE_S, "the gateway's state was not told"),
                 _again_and_again(self.limits.beat, SHARE_S, "limits were not tended"),
                 _again_and_again(self._watch_meter, READ_S, "the meter's health was not read"),
                 _again_and_again(self._write_key_uses, KEY_USES_S, "when keys were last used was not written"),
@@ -161,7 +169,14 @@ class Gateway:
         """Learn which routes the other processes found wanting, or an operator reset."""
         if (shared := await self._route_states.read()) is not None:
             self.health.take_over(shared)
+
+    async def _tell_states(self) -> None:
+        """Tell /metrics how things stand, which a request's own course would have to say each time."""
+        metrics.OPEN_STREAMS.set(len(self.runs))
+        metrics.UNSETTLED.set(self._ledger.depth)
         metrics.COOLING.set(self.health.cooling())
+        routes = (route for model in self.catalogue.models.values() for route in model.routes)
+        metrics.OUT.set(self.health.out(routes))
         metrics.JOURNAL.set(self._ledger.journal_bytes)
         for kind, follower in self._faults.items():
             follower.follow(self._ledger.faults[kind])
@@ -235,7 +250,6 @@ class Gateway:
         run.opened = row
         if run.hold is not None:
             run.hold.counted = lambda: run.counted or (0, 0)
-        metrics.OPEN_STREAMS.inc()
         task = asyncio.ensure_future(self._conduct(run, plan))
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
@@ -260,6 +274,7 @@ class Gateway:
 
     async def _finish(self, run: Run, row: OpenRow | None, ended: asyncio.Task[None]) -> None:
         self.limits.ended(run.hold)
+        ended_at, ended_s = dt.datetime.now(dt.UTC), time.monotonic()
         used: int | None = None if run.ending or ended.cancelled() else 0
         billed_at: dt.datetime | None = None
         try:
@@ -268,8 +283,10 @@ class Gateway:
             if row is not None and run.ending:
                 settled = await self._settlements.settle(run, row)
                 used, billed_at = settled.usage.total_input + settled.usage.output, settled.ended_at
-                _count(run, settled.ending, settled.metering, settled.usage.buckets())
-                metrics.count_flags(settled.provider, settled.flags)
+                settle_s = time.monotonic() - ended_s
+                count_run(run, settled, ended_at, settle_s)
+                if self._trace is not None:
+                    self._trace(run, settled, ended_at, settle_s)
             elif row is not None:
                 self._ledger.discard(row.id)
         except LedgerUnavailable:
@@ -280,8 +297,6 @@ class Gateway:
             self.runs.discard(run)
             if run.drains is not None:
                 self._drains[run.drains] -= 1
-            metrics.OPEN_STREAMS.dec()
-            metrics.UNSETTLED.set(self._ledger.depth)
 
     def _cancelled(self, run: Run) -> None:
         """Whatever took the relay with it, what its attempt had read until then is billed."""
@@ -417,17 +432,6 @@ async def _committed(opened: Future[str]) -> str:
         raise ApiError("service_unavailable", "The gateway's database does not answer. Try again.") from None
 
 
-def _count(run: Run, ending: str, metering: str, buckets: dict[str, int]) -> None:
-    metrics.REQUESTS.labels(run.wire.name, ending, metering).inc()
-    for bucket, tokens in buckets.items():
-        if tokens:
-            metrics.TOKENS.labels(bucket).inc(tokens)
-    for failure in run.failures:
-        metrics.UPSTREAM_FAILURES.labels(failure.kind).inc()
-    if run.first_output_at is not None:
-        metrics.FIRST_OUTPUT.observe((run.first_output_at - run.started_at).total_seconds())
-
-
 _gateway: Gateway | None = None
 
 
@@ -435,5 +439,14 @@ def current() -> Gateway:
     """The process's gateway, made at its first use."""
     global _gateway
     if _gateway is None:
-        _gateway = Gateway()
+        _gateway = Gateway(_trace())
     return _gateway
+
+
+def _trace() -> TraceRun | None:
+    """What makes spans of runs, if anything does."""
+    if (tracer := tracing.tracer()) is None:
+        return None
+    from streaming.run_traces import trace_run
+
+    return partial(trace_run, tracer)

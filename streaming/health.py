@@ -8,10 +8,11 @@ outlives every process; until that mark can be read back, the process remembers 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from streaming import metrics
 from streaming.catalogue import RouteEntry
 from streaming.errors import ApiError, FailureKind, retry_after_headers
 
@@ -168,6 +169,7 @@ class RouteHealth:
             state = after_failure(self.state(route_id), kind, reason, retry_after_s, now)
             self._set(route_id, state)
             if state.is_cooling(now):
+                metrics.COOL_DOWNS.labels(kind).inc()
                 log.warning("route %d cools down for %.0f s: %s", route_id, state.until - now, reason)
         self._end_probe(route_id)
 
@@ -208,6 +210,10 @@ class RouteHealth:
         for route_id in [id for id in self._published if id not in shared]:
             self._published.discard(route_id)
             self._states.pop(route_id, None)
+
+    def out(self, routes: Iterable[RouteEntry]) -> int:
+        """How many of these routes are out."""
+        return sum(bool(route.out_reason) or route.id in self._out for route in routes)
 
     def cooling(self) -> int:
         """How many routes cool down."""

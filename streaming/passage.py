@@ -22,7 +22,7 @@ class Passage:
         self.ended: Ended | None = None
         self.field_error = ""
         self.new_output = False
-        self.events = 0
+        self.events = self.outputs = 0
         self._decoder = SSEDecoder(max_event_bytes)
         self._max_held, self._hidden = max_event_bytes, hidden
         self._held: list[bytes] = []
@@ -80,6 +80,7 @@ class Passage:
             self._held_bytes += len(raw)
         if output:
             self.new_output = self._flowing = True
+            self.outputs += 1
 
     def _without_data(self, event: SSEEvent) -> None:
         if event.tail:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 POSTGRESQL = os.environ.get("HOPBASE_TEST_DATABASE", "sqlite") == "postgresql"
-OURS = ("HOPBASE_", "SECRET_KEY", "DEBUG", "ALLOWED_HOSTS", "REDIS_URL", "DATABASE_URL")
+OURS = ("HOPBASE_", "OTEL_", "SECRET_KEY", "DEBUG", "ALLOWED_HOSTS", "REDIS_URL", "DATABASE_URL")
 KEPT = ("HOPBASE_TEST_DATABASE", "HOPBASE_TEST_POSTGRES_URL")
 
 

@@ -27,6 +27,7 @@ from billing.ledger import events, groups
 from billing.ledger.entries import BroughtObjects, Checkpoint, Leaving, OpenRow, Settlement, Told
 from billing.ledger.journal import Journal, Kept
 from billing.ledger.silence import SilenceWatch
+from billing.request_ids import request_id
 
 logger = logging.getLogger(__name__)
 
@@ -375,7 +376,10 @@ class Ledger:
 
     def _give_up(self, entry: Entry, error: Exception) -> None:
         """The database will not have this entry. Its data stay out of the log; an open row stays for the sweep."""
-        logger.error("the ledger cannot keep %s of %s: %s", type(entry.what).__name__, entry.id, type(error).__name__)
+        what, known = type(entry.what).__name__, None
+        if isinstance(entry.what, OpenRow | Settlement):
+            known = {"request_id": request_id(entry.id)}
+        logger.error("the ledger cannot keep %s of %s: %s", what, entry.id, type(error).__name__, extra=known)
         if isinstance(entry.what, Settlement):
             self._count_fault(events.Kind.DROPPED, 1, f"request {entry.id}: {type(error).__name__}")
         self._forget_name(entry)

@@ -20,6 +20,7 @@ from billing.catalogue import KeyEntry
 from billing.periods import local_day
 from billing.pricing import PriceOf
 from billing.reports import KeyMonth, Spending
+from streaming import metrics
 from streaming.limits.estimate import cost_nanos, estimate
 from streaming.limits.holds import Hold, Left, Verdict, is_limited, limit_headers, refusal
 from streaming.limits.local import LocalLimits
@@ -35,6 +36,8 @@ COMPANY_S = 0.05
 SMALL_PART = 100
 RENEWED_AT_ONCE = 200
 ENDED_AT_ONCE = 100
+LIMITS = {"spent": "budget", "reserved": "budget_reserved"}
+"""What /metrics calls the limit of an answer, where it is no word of the limit itself."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -127,6 +130,7 @@ class Limits:
                 self.local.withdraw(hold)
         hold.headers = limit_headers(hold, verdict)
         if verdict.answer != "ok":
+            metrics.LIMIT_REFUSALS.labels(LIMITS.get(verdict.answer, verdict.answer)).inc()
             raise refusal(hold, verdict)
         if hold.is_kept:
             self._live[hold.id] = hold

@@ -23,6 +23,7 @@ READERS: dict[str, Callable[[], Any]] = {
     "bounds": lambda: environment.bounds(NAME, (90, 150)),
     "items": lambda: environment.items(NAME, ["a"]),
     "text": lambda: environment.text(NAME, "t"),
+    "choice": lambda: environment.choice(NAME, ("console", "json")),
 }
 
 
@@ -38,6 +39,7 @@ READERS: dict[str, Callable[[], Any]] = {
         ("networks", "10.0.0.0/8, ::1", [ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("::1")]),
         ("bounds", "1, 600", (1, 600)),
         ("items", "a, b,", ["a", "b"]),
+        ("choice", "JSON", "json"),
         ("items", "", ["a"]),
         ("text", "", "t"),
         ("count", "", 3),
@@ -64,6 +66,7 @@ def test_value_is_read(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, 
         ("networks", "10.0.0.1/8", "a list of networks"),
         ("bounds", "5", "two whole numbers"),
         ("bounds", "9,5", "two whole numbers"),
+        ("choice", "xml", "console or json"),
     ],
 )
 def test_fault_names_the_variable(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, wanted: str) -> None:

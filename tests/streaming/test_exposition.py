@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from billing.meter_health import Readings
 from billing.meter_health.readings import Journals, Metered, Noted, Unpriced
-from streaming.exposition import exposition
+from streaming.exposition import SHARED_FOLDER, exposition
 from streaming.meter_watch import STALE_S, MeterWatch
 
 NOW = dt.datetime(2026, 11, 30, 12, tzinfo=dt.UTC)
@@ -84,3 +88,25 @@ def test_old_readings_are_stale() -> None:
     assert watch.fresh is READINGS
     clock.now += 2
     assert (watch.fresh, watch.latest) == (None, READINGS)
+
+
+COUNTS = """
+from streaming import metrics
+metrics.labelled(metrics.ATTEMPTS, "acme", "answered").inc()
+metrics.labelled(metrics.DURATION, "chat", "acme", "m", "").observe(0.3)
+metrics.OPEN_STREAMS.set(2)
+metrics.COOLING.set({cooling})
+"""
+
+
+def test_workers_are_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Counters, histograms and open requests are sums; what each knows of all routes is not."""
+    monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
+    workers = [subprocess.Popen([sys.executable, "-c", COUNTS.format(cooling=number)]) for number in (1, 3)]
+    assert [worker.wait(20) for worker in workers] == [0, 0]
+    text = exposition(MeterWatch())
+    labels = {"gen_ai_operation_name": "chat", "gen_ai_provider_name": "acme", "gen_ai_request_model": "m"}
+    assert sample(text, "hopbase_attempts_total", provider="acme", outcome="answered") == 2
+    assert sample(text, "gen_ai_server_request_duration_seconds_count", **labels, error_type="") == 2
+    assert sample(text, "gen_ai_server_request_duration_seconds_bucket", **labels, error_type="", le="0.32") == 2
+    assert (sample(text, "hopbase_open_requests"), sample(text, "hopbase_cooling_routes")) == (4, 3)

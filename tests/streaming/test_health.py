@@ -1,8 +1,10 @@
 """Cool-down, back-off, the one probe, and routes that are out; the clock is an argument."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from prometheus_client import REGISTRY
 
 from streaming.errors import ApiError, Failure
 from streaming.health import HEALTHY, LONGEST_COOL_DOWN_S, RouteState, after_failure, after_output
@@ -88,6 +90,20 @@ async def test_cooling_route_is_passed_over(health):
     assert health.usable([route(1), route(2)]) == [route(2)]
 
 
+async def test_cool_downs_are_counted(health):
+    def counted():
+        return REGISTRY.get_sample_value("hopbase_cool_downs_total", {"kind": "failed"}) or 0
+
+    before = counted()
+    await cooled(health)
+    assert (counted() - before, health.cooling()) == (1, 1)
+
+
+async def test_routes_out_are_counted(health):
+    health.failed(1, "account", "status 401")
+    assert health.out([route(1), route(2), replace(route(3), out_reason="status 402")]) == 2
+
+
 async def test_all_cooling_is_429_with_the_shortest_wait(health):
     health.failed(1, "rate_limited", "429", 30)
     health.failed(2, "rate_limited", "429", 12)
@@ -145,8 +161,6 @@ async def test_account_trouble_takes_the_route_out(health, alone, clock):
 
 
 async def test_operator_puts_a_route_back(health):
-    from dataclasses import replace
-
     health.failed(1, "account", "status 401")
     marked = replace(route(1), out_reason="status 401")
     with pytest.raises(ApiError):

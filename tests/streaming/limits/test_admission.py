@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 import redis
+from prometheus_client import REGISTRY
 
 from streaming.errors import ApiError
 from streaming.limits import Hold
@@ -30,6 +31,11 @@ async def refused(process: Process, key: object, **body: object) -> ApiError:
     with pytest.raises(ApiError) as raised:
         await process.hold(key, **body)  # type: ignore[arg-type]
     return raised.value
+
+
+def refused_by(limit: str) -> float:
+    """As /metrics says."""
+    return REGISTRY.get_sample_value("hopbase_limit_refusals_total", {"limit": limit}) or 0
 
 
 async def test_unlimited_key_needs_no_store(start: Start) -> None:
@@ -114,9 +120,11 @@ async def test_larger_than_the_limit_passes_alone(start: Start) -> None:
 
 
 async def test_limits_of_zero_let_nothing_through(start: Start) -> None:
+    before = {limit: refused_by(limit) for limit in ("requests", "tokens", "concurrency", "budget")}
     for field in ("requests_per_minute", "tokens_per_minute", "concurrency"):
         assert await start().admit(limited(**{field: 0})) == "rate_limit_exceeded"
     assert await start().admit(limited(monthly_budget_nanos=0)) == "insufficient_quota"
+    assert {limit: refused_by(limit) - count for limit, count in before.items()} == dict.fromkeys(before, 1)
 
 
 async def test_refused_request_counts_nowhere(start: Start, valkey: str) -> None:
