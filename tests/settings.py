@@ -15,7 +15,7 @@ from pathlib import Path
 
 POSTGRESQL = os.environ.get("HOPBASE_TEST_DATABASE", "sqlite") == "postgresql"
 OURS = ("HOPBASE_", "OTEL_", "SECRET_KEY", "DEBUG", "ALLOWED_HOSTS", "REDIS_URL", "DATABASE_URL")
-KEPT = ("HOPBASE_TEST_DATABASE", "HOPBASE_TEST_POSTGRES_URL")
+KEPT = ("HOPBASE_TEST_DATABASE", "HOPBASE_TEST_POSTGRES_URL", "HOPBASE_TEST_SHARED")
 
 
 def new_folder(prefix: str) -> Path:
@@ -44,6 +44,13 @@ def postgresql_url() -> str:
     return os.environ["HOPBASE_TEST_POSTGRES_URL"]
 
 
+def shared_folder() -> Path:
+    """A folder of the whole run: the first process makes it, the workers of xdist inherit it."""
+    if "HOPBASE_TEST_SHARED" not in os.environ:
+        os.environ["HOPBASE_TEST_SHARED"] = str(new_folder("hb-shared-"))
+    return Path(os.environ["HOPBASE_TEST_SHARED"])
+
+
 def isolate() -> Path:
     """Set the environment that hopbase_site.settings reads; returns the folder of this run."""
     for name in [name for name in os.environ if name.startswith(OURS) and name not in KEPT]:
@@ -61,6 +68,7 @@ def isolate() -> Path:
 
 
 FOLDER = isolate()
+SHARED = shared_folder()
 
 from hopbase_site.settings import *  # noqa: E402, F403 - reads what was just set
 from hopbase_site.settings import DATABASES  # noqa: E402

@@ -108,6 +108,6 @@ def freezable(installation: Installation, provider: Provider) -> Iterator[Frozen
         ends.callback(server.cleanup)
         made = Frozen(Installation(server.get_uri(), PROVIDER_KEY=PROVIDER_KEY), data)
         ends.callback(made.installation.remove)
-        made.installation.migrate()
+        made.installation.must("migrate", "--verbosity", "0")  # on a server of its own
         made.installation.apply(configuration(provider.base_url))
         yield made

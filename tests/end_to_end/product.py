@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -24,7 +25,7 @@ import psycopg
 import yaml
 from cryptography.fernet import Fernet
 
-from tests.settings import FOLDER, OURS
+from tests.settings import OURS, SHARED
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMINGS = {
@@ -42,8 +43,8 @@ SERVES_ON = re.compile(r"HopBase serves on http://127\.0\.0\.1:(\d+)")
 READY_S = 60
 END_S = 15
 KEEPALIVE = b": hopbase-keepalive\n\n"
-MIGRATED = FOLDER / "migrated.sqlite3"
-"""The tables of the first installation of this process, from which the next ones take theirs: migrations are slow."""
+MIGRATED_FILE, MIGRATED_NAME = SHARED / "migrated.sqlite3", "migrated"
+"""The tables of the run's first installation, from which the next ones take theirs: migrations are slow."""
 
 
 class Installation:
@@ -90,16 +91,27 @@ class Installation:
         return ended.stdout
 
     def migrate(self) -> None:
-        """Make the tables."""
-        if self.database_url:
-            self.must("migrate", "--verbosity", "0")
-            return
-        if MIGRATED.exists():
-            self.var_dir.mkdir(mode=0o700)
-            shutil.copyfile(MIGRATED, self.sqlite_path)
-        else:
-            self.must("migrate", "--verbosity", "0")
-            shutil.copyfile(self.sqlite_path, MIGRATED)
+        """Make the tables, in a database that has none."""
+        with open(SHARED / "migrating", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.database_url:
+                self._migrate_postgresql()
+            elif MIGRATED_FILE.exists():
+                self.var_dir.mkdir(mode=0o700)
+                shutil.copyfile(MIGRATED_FILE, self.sqlite_path)
+            else:
+                self.must("migrate", "--verbosity", "0")
+                shutil.copyfile(self.sqlite_path, MIGRATED_FILE)
+
+    def _migrate_postgresql(self) -> None:
+        name = urlsplit(self.database_url).path.lstrip("/")
+        with psycopg.connect(_beside(self.database_url, "postgres"), autocommit=True) as server:
+            if server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [MIGRATED_NAME]).fetchone():
+                server.execute(f"DROP DATABASE {name}")
+                server.execute(f"CREATE DATABASE {name} TEMPLATE {MIGRATED_NAME}")
+            else:
+                self.must("migrate", "--verbosity", "0")
+                server.execute(f"CREATE DATABASE {MIGRATED_NAME} TEMPLATE {name}")
 
     def apply(self, configuration: Mapping[str, Any]) -> str:
         """Apply a configuration file made of these values."""
