@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,6 +15,7 @@ from billing.reports import COUNTS, Budget, DayUsage
 
 MAX_DAYS = 400
 """The longest period of one answer: a year and a month."""
+DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 
 
 class BadQuery(ValueError):
@@ -87,7 +89,9 @@ def _day(query: Mapping[str, str], name: str) -> dt.date | None:
     if not text:
         return None
     try:
-        day = dt.datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=dt.UTC).date()
+        if not DAY.match(text):  # fromisoformat also reads 20261130 and 2026-W49-1
+            raise ValueError
+        day = dt.date.fromisoformat(text)
     except ValueError:
         raise BadQuery(name, f"{name} is not a date: write it as YYYY-MM-DD, for example 2026-11-30.") from None
     if not 2000 <= day.year <= 2999:

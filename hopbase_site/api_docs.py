@@ -1,12 +1,14 @@
 """The customers' pages under /docs/: Markdown files of docs/api, one folder per language, as small HTML pages.
 
 Plain ASGI, without Django's middleware, admin or database, so that a gateway process can serve them, too. A page is
-rendered once, in a thread. Links between the files are made links between the pages.
+rendered once, in a thread. Links between the files are made links between the pages. Beside them is docs/api's OpenAPI
+file, as YAML and as JSON. What depends on the installation is filled in: see `docs_values`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
@@ -14,6 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import yaml
 from django.conf import settings
 from django.template import Context, Engine
 from django.utils.safestring import mark_safe
@@ -23,6 +26,8 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
+from hopbase_site.docs_values import Values, filled, of_this_process
+
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -31,15 +36,17 @@ FILES = Path(__file__).resolve().parent / "static" / "hopbase"
 ENGINE = Engine(dirs=[str(settings.BASE_DIR / "templates" / "docs")])
 PAGES = ("quickstart", "authentication", "models", "streaming", "billing", "errors", "usage")
 """In the order of the menu; the first one is where /docs/ leads."""
-PLACEHOLDER = "{{ base_url }}"
+OPENAPI = {"openapi.yaml": b"application/yaml", "openapi.json": b"application/json"}
 WORDS = {
     "en": {
         "language": "English", "title": "API documentation", "menu": "Pages", "contents": "On this page",
         "skip": "Skip to the text", "copy": "Copy", "copied": "Copied",
+        "openapi": "OpenAPI file",
     },
     "zh-Hant": {
         "language": "繁體中文", "title": "API 文件", "menu": "頁面", "contents": "本頁目錄",
         "skip": "跳到內文", "copy": "複製", "copied": "已複製",
+        "openapi": "OpenAPI 檔案",
     },
 }  # fmt: skip
 """Of the frame around the pages. Not gettext's: its catalogues hold the admin, which a gateway does not load."""
@@ -107,7 +114,9 @@ def respond(path: str, accept_language: str = "") -> tuple[int, Headers, bytes]:
     if first in WORDS and len(parts) == 2 and parts[1] in PAGES:
         if path.endswith("/"):  # links between the pages are relative
             return 302, [(b"location", f"/docs/{first}/{parts[1]}".encode())], b""
-        return 200, [(b"content-type", HTML), *SAFE_HEADERS], page(first, parts[1], settings.PUBLIC_URL)
+        return 200, [(b"content-type", HTML), *SAFE_HEADERS], page(first, parts[1], of_this_process())
+    if len(parts) == 1 and first in OPENAPI:
+        return 200, [(b"content-type", OPENAPI[first]), *SAFE_HEADERS], openapi(first, of_this_process())
     if len(parts) == 1 and first in ASSETS:
         return 200, [(b"content-type", ASSETS[first]), *SAFE_HEADERS], (FILES / first).read_bytes()
     return 404, [(b"content-type", b"text/plain")], b"There is no such page. See /docs/\n"
@@ -120,16 +129,16 @@ def preferred(accept_language: str) -> str:
 
 
 @cache
-def page(language: str, name: str, public_url: str) -> bytes:
-    """A whole page, with `public_url` in its examples."""
+def page(language: str, name: str, values: Values) -> bytes:
+    """A whole page."""
     words = WORDS[language]
-    tokens = parsed(source(language, name, public_url))
+    tokens = parsed(source(language, name, values))
     others = [{"code": code, "name": other["language"]} for code, other in WORDS.items() if code != language]
     context = {
         "language": language,
         "words": words,
         "heading": heading(tokens),
-        "menu": [{"name": each, "title": title(language, each), "is_here": each == name} for each in PAGES],
+        "menu": [{"name": each, "title": title(language, each, values), "is_here": each == name} for each in PAGES],
         "contents": [entry for entry in outline(tokens) if entry["tag"] == "h2"],
         "others": others,
         "name": name,
@@ -138,16 +147,24 @@ def page(language: str, name: str, public_url: str) -> bytes:
     return ENGINE.get_template("page.html").render(Context(context)).encode()
 
 
-def source(language: str, name: str, public_url: str) -> str:
-    """A page's Markdown, with the address in place."""
-    text = (FOLDER / language / f"{name}.md").read_text(encoding="utf-8")
-    return text.replace(PLACEHOLDER, public_url.rstrip("/"))
+@cache
+def openapi(name: str, values: Values) -> bytes:
+    """The OpenAPI file, as YAML or JSON by the name's ending."""
+    text = filled((FOLDER / "openapi.yaml").read_text(encoding="utf-8"), values)
+    if name.endswith(".json"):
+        text = json.dumps(yaml.load(text, yaml.CSafeLoader), ensure_ascii=False, indent=2)
+    return text.encode()
+
+
+def source(language: str, name: str, values: Values) -> str:
+    """A page's Markdown, filled in."""
+    return filled((FOLDER / language / f"{name}.md").read_text(encoding="utf-8"), values)
 
 
 @cache
-def title(language: str, name: str) -> str:
+def title(language: str, name: str, values: Values) -> str:
     """What a page is called in the menu: its first heading."""
-    return heading(parsed(source(language, name, "")))
+    return heading(parsed(source(language, name, values)))
 
 
 def heading(tokens: Sequence[Token]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import ipaddress
+import logging
 import random
 import re
 import time
@@ -19,6 +20,7 @@ from urllib.parse import parse_qs
 import orjson
 from channels.generic.http import AsyncHttpConsumer
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 from prometheus_client import CONTENT_TYPE_LATEST
 from uuid_utils.compat import uuid7
 
@@ -40,6 +42,8 @@ from streaming.relay import answer_error
 from streaming.routes import Plan, ordered
 from streaming.runs import Run
 from streaming.settlement import open_row
+
+log = logging.getLogger(__name__)
 
 SANE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+/=-]{0,127}\Z")
 JSON = b"application/json"
@@ -76,10 +80,22 @@ class ApiConsumer(AsyncHttpConsumer):  # type: ignore[misc]
                 raise ApiError("method_not_allowed", f"Use {allowed} here.", headers={"allow": allowed})
             await self.respond()
         except ApiError as error:
-            metrics.REFUSALS.labels(error.error.code).inc()
-            await answer_error(self.client, self.wire, error, self._read_off if scope["method"] == "POST" else None)
+            await self._refuse(error)
         except ClientLeft:
             return
+        except (OperationalError, InterfaceError) as error:
+            log.error("%s %s: the database is away (%s)", scope["method"], self.own_name, type(error).__name__)
+            await self._refuse(ApiError("service_unavailable", "The gateway's database does not answer. Try again."))
+        except Exception:
+            if self.client.started:  # the server can only break it off
+                raise
+            log.exception("%s %s failed", scope["method"], self.own_name)
+            await self._refuse(ApiError("internal_error", "The gateway failed to answer this request."))
+
+    async def _refuse(self, error: ApiError) -> None:
+        metrics.REFUSALS.labels(error.error.code).inc()
+        linger = self._read_off if self.scope["method"] == "POST" else None
+        await answer_error(self.client, self.wire, error, linger)
 
     async def _read_off(self) -> None:
         """Read and forget the rest of the body: closing the connection before that could lose the answer."""
@@ -95,7 +111,7 @@ class ApiConsumer(AsyncHttpConsumer):  # type: ignore[misc]
 
     async def respond(self) -> None:
         """Answer the request; ApiError becomes an answer too."""
-        raise ApiError("route_not_found", f"There is no route {self.scope['path']}. See the API's documentation.")
+        raise ApiError("route_not_found", f"There is no route {self.scope['path'][:200]}. See the API's documentation.")
 
     async def key(self) -> KeyEntry:
         """The key of the request, checked from the headers alone."""
@@ -346,7 +362,9 @@ class UsageRequestConsumer(ApiConsumer):
     async def respond(self) -> None:
         key = await self.key()
         name = self.scope["url_route"]["kwargs"]["name"]
-        found = await self.gateway.in_database(billing_views.usage_request, key.id, name)
+        found = None
+        if SANE_NAME.match(name):  # no request has any other; PostgreSQL would refuse a NUL
+            found = await self.gateway.in_database(billing_views.usage_request, key.id, name)
         if found is None:
             raise ApiError(
                 "request_not_found", f"No ended request {name[:128]!r} of this API key. A refused request leaves none."

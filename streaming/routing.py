@@ -38,8 +38,8 @@ api_routes = [
     path("v1/models/<path:name>", ModelsConsumer.as_asgi()),
     path("v1/usage", UsageConsumer.as_asgi()),
     path("v1/usage/requests/<path:name>", UsageRequestConsumer.as_asgi()),
-    re_path(r"^v1/messages(/.*)?$", MessagesNotFound.as_asgi()),
-    re_path(r"^v1(/.*)?$", NotFoundConsumer.as_asgi()),
+    re_path(r"^v1/messages(/[\s\S]*)?\Z", MessagesNotFound.as_asgi()),
+    re_path(r"^v1(/[\s\S]*)?\Z", NotFoundConsumer.as_asgi()),
 ]
 
 gateway_router = URLRouter([*health_routes, *api_routes])

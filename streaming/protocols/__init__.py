@@ -48,6 +48,9 @@ def _of(module: ModuleType) -> WireFormat:
 CHAT_COMPLETIONS, RESPONSES, MESSAGES = map(_of, (chat_completions, responses, messages))
 WIRE_FORMATS = {wire.name: wire for wire in (CHAT_COMPLETIONS, RESPONSES, MESSAGES)}
 COUNT_TOKENS = replace(
-    MESSAGES, upstream_path="messages/count_tokens", read_answer=lambda raw, options: Answer(raw, "complete")
+    MESSAGES,
+    upstream_path="messages/count_tokens",
+    read_request=lambda raw: replace(messages.read_request(raw), stream=False),
+    read_answer=lambda raw, options: Answer(raw, "complete"),
 )
-"""Passed through and not billed."""
+"""Passed through and not billed. It never streams: a `stream` in its body is the provider's to refuse or to ignore."""

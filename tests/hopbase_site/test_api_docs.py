@@ -17,9 +17,12 @@ import openai
 import pytest
 
 from billing.usage import ENDINGS
+from billing.views import MAX_DAYS
 from hopbase_site import asgi
 from hopbase_site.api_docs import FOLDER, PAGES, WORDS, outline, page, parsed, rendered, source
+from hopbase_site.docs_values import PLACEHOLDER, Values, filled, of_this_process, size
 from streaming.errors import CODES
+from streaming.limits.estimate import UNSAID_OUTPUT
 from streaming.protocols import CHAT_COMPLETIONS, MESSAGES
 from streaming.protocols.meter import MeterOptions
 from streaming.relay import CUT, INTERRUPTIONS
@@ -39,8 +42,12 @@ BROKEN = {f"broken-{number}": "cut" for number in range(3)}
 """Public model -> scene: one for each example that handles an interruption, since a failing route cools down."""
 
 
+def values(base_url: str = BASE_URL) -> Values:
+    return (*of_this_process(), ("base_url", base_url))
+
+
 def text(language: str, name: str) -> str:
-    return source(language, name, BASE_URL)
+    return source(language, name, values())
 
 
 def whole(language: str) -> str:
@@ -49,7 +56,11 @@ def whole(language: str) -> str:
 
 def blocks(language: str, name: str, base_url: str = BASE_URL) -> list[tuple[str, str]]:
     """The code blocks: language and content."""
-    return [(token.info, token.content) for token in parsed(source(language, name, base_url)) if token.type == "fence"]
+    return [
+        (token.info, token.content)
+        for token in parsed(source(language, name, values(base_url)))
+        if token.type == "fence"
+    ]
 
 
 def examples(code: str) -> list[Any]:
@@ -214,6 +225,53 @@ async def test_base_url_is_filled_in(settings: Any) -> None:
         assert f"base_url=&quot;{BASE_URL}&quot;" in answer.text
 
 
+async def test_settings_are_filled_in(settings: Any) -> None:
+    settings.KEEPALIVE_S, settings.KEEPALIVE_BEFORE_HEADERS_S = 7.5, 13.0
+    settings.STALL_RANGE_S = (130, 240)
+    settings.BODY_TIMEOUT_S, settings.SLOW_READER_S, settings.CHECKPOINT_S = 31.0, 61.0, 4.0
+    settings.MAX_BODY_BYTES, settings.MAX_ATTEMPTS = 5 * 2**20, 6
+    told = {
+        "streaming": (7.5, 130, 240),
+        "billing": (7.5, 13, 130, 240, 600, 31, 61, 4, "5 MB", 6),
+        "errors": (6,),
+    }
+    for language in LANGUAGES:
+        for name, figures in told.items():
+            shown = (await get(f"/docs/{language}/{name}")).text
+            assert [figure for figure in figures if not re.search(rf"(?<![\d.]){figure}(?![\d.])", shown)] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_languages_have_the_same_values(name: str) -> None:
+    english, chinese = (PLACEHOLDER.findall((FOLDER / language / f"{name}.md").read_text()) for language in LANGUAGES)
+    assert english == chinese
+
+
+def test_every_value_is_used() -> None:
+    used = {name for path in FOLDER.rglob("*.*") for name in PLACEHOLDER.findall(path.read_text())}
+    assert used == {name for name, _ in of_this_process()}
+
+
+def test_unknown_value_is_an_error() -> None:
+    with pytest.raises(KeyError, match="nothing"):
+        filled("{{ nothing }}", of_this_process())
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(32 * 2**20, "32 MB"), (200_000, "195.3 KB"), (2**20 - 1, "1023.9 KB"), (1024, "1 KB"), (512, "512 bytes")],
+)
+def test_size_is_never_more_than_it_is(count: int, shown: str) -> None:
+    assert size(count) == shown
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_fixed_figures_are_the_products(language: str) -> None:
+    """Those that no setting changes."""
+    assert f" {MAX_DAYS} " in text(language, "usage")
+    assert f"{UNSAID_OUTPUT:,}" in text(language, "billing")
+
+
 @pytest.mark.parametrize(("language", "name"), EACH)
 async def test_links_lead_somewhere(language: str, name: str) -> None:
     here = f"/docs/{language}/{name}"
@@ -259,7 +317,7 @@ async def test_only_reading_is_allowed() -> None:
 def test_rest_of_markdown_is_text() -> None:
     """No HTML of a page's own: what looks like it is shown."""
     assert "&lt;key&gt;" in rendered(parsed("<key>"), WORDS["en"])
-    assert "<script>alert" not in page("en", "errors", "</code><script>alert(1)</script>").decode()
+    assert "<script>alert" not in page("en", "errors", values("</code><script>alert(1)</script>")).decode()
 
 
 # --- the examples ---
