@@ -1,4 +1,4 @@
-# HopBase: `make demo` shows it, `make test` tests it, `make check` reads it, `make bench` measures it.
+# HopBase: `make demo` shows it, `make test` tests it, `make check` reads it, `make bench` measures it, `make release` packs it.
 
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 PORT ?= 8000
@@ -9,7 +9,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/requirements.installed
 
-.PHONY: demo test check bench
+.PHONY: demo test check bench hooks audit release pack release-check
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -17,7 +17,7 @@ help:
 	@sed -n '1s/^# //p' Makefile
 
 # A virtual environment with exactly what requirements.txt pins; made again when that file changes.
-$(READY): requirements.txt
+$(READY): requirements.txt requirements-runtime.txt
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is missing: install Python 3.11, or name yours with PYTHON=…"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
@@ -51,3 +51,34 @@ check: $(READY)
 # ONLY names runs, separated by commas; DURATION is the seconds of each measurement.
 bench: $(READY)
 	@$(BIN)/python -W ignore -m bench $(if $(ONLY),--only $(ONLY)) $(if $(DURATION),--duration $(DURATION)) $(ARGS)
+
+# Lint before each commit, types before each push.
+hooks: $(READY)
+	@$(BIN)/pre-commit install
+
+# Known vulnerabilities of what is pinned; asks PyPI. In a virtual environment of its own: its requirements are not ours.
+# --strict: a package that PyPI's answers leave out is a failure, not a pass.
+audit:
+	@test -x .venv/audit/bin/pip-audit || { $(PYTHON) -m venv .venv/audit && .venv/audit/bin/pip install --quiet pip-audit==2.10.1; }
+	@.venv/audit/bin/pip-audit --strict --no-deps --disable-pip -r requirements.txt
+
+# What a deployment needs of HEAD, as one archive: the same bytes for the same commit.
+DIST ?= dist
+VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"$$/\1/p' hopbase_site/release.py)
+ARCHIVE = hopbase-$(VERSION).tar.gz
+RELEASED := .dockerignore CHANGELOG.md LICENSE README.md billing deploy docs hopbase_site locale manage.py \
+  requirements-runtime.txt streaming templates
+
+release:
+	@test -z "$$(git status --porcelain)" || { echo "error: commit or put aside your changes: a release is what HEAD holds"; exit 1; }
+	@$(MAKE) --no-print-directory pack
+	@cat $(DIST)/SHA256SUMS
+
+pack:
+	@mkdir -p $(DIST)
+	@git -c tar.umask=0022 archive --format=tar.gz --prefix=hopbase-$(VERSION)/ --output=$(DIST)/$(ARCHIVE) HEAD $(RELEASED)
+	@cd $(DIST) && sha256sum $(ARCHIVE) > SHA256SUMS
+
+# Installs that archive as an operator would, in a new folder, and streams a request through it.
+release-check: release
+	@bash tests/try_release.sh $(DIST)/$(ARCHIVE) $(PYTHON)

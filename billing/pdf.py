@@ -46,7 +46,7 @@ logging.getLogger("fontTools").setLevel(logging.WARNING)
 
 
 class FontFault(RuntimeError):
-    """The font is not the one that documents are made with: `noto-cjk-sans-otc` is not as requirements.txt pins it."""
+    """The font is not the one that documents are made with: `noto-cjk-sans-otc` is not the version that is pinned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from django.core.management import CommandError, ManagementUtility, get_commands
 from django.core.management.base import SystemCheckError
 from django.db.utils import DatabaseError, InterfaceError, OperationalError, ProgrammingError
 
+from hopbase_site import release
+
 TRANSLATING = ("makemessages", "compilemessages")
 FREE = frozenset({"check", "collectstatic", "demo", "help", "make_secrets", "makemigrations", "test", *TRANSLATING})
 """Commands that touch neither keys nor bills: they run with default secrets and without a database."""
@@ -47,6 +49,9 @@ def run(argv: Sequence[str]) -> int:
 
 def _run(argv: list[str], wants_traceback: bool) -> None:
     command = argv[1] if len(argv) > 1 else "help"
+    if command in ("version", "--version"):
+        print(release.described())  # noqa: T201
+        return
     django.setup()
     if command not in FREE and command in get_commands():
         _prepare()

@@ -11,6 +11,7 @@ from typing import Any
 
 from hopbase_site import environment
 from hopbase_site.navigation import UNFOLD as UNFOLD
+from hopbase_site.release import USER_AGENT as USER_AGENT
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 environment.load(BASE_DIR / ".env")

@@ -17,6 +17,7 @@ import httpx
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import _EXC_SENTINEL
 from aiohttp.http_exceptions import HttpProcessingError
+from django.conf import settings
 from httpx_aiohttp import AiohttpTransport
 from httpx_aiohttp.transport import map_aiohttp_exceptions
 from yarl import URL
@@ -25,7 +26,6 @@ from streaming.addresses import is_literal_and_refused, is_refused
 from streaming.catalogue import ProviderEntry
 from streaming.errors import AttemptFailed, Failure
 
-USER_AGENT = "HopBase/0.1"
 PASSED_REQUEST_HEADERS = (b"content-type", b"accept", b"anthropic-version", b"anthropic-beta", b"openai-beta")
 PASSED_ANSWER_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
 RATELIMIT_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-")
@@ -165,7 +165,7 @@ def request_headers(sent: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, by
 def _own_headers(provider: ProviderEntry) -> list[tuple[str, str]]:
     credential = provider.credential
     key = ("authorization", f"Bearer {credential}") if provider.auth == "bearer" else ("x-api-key", credential)
-    return [("user-agent", USER_AGENT), ("accept-encoding", "identity"), key]
+    return [("user-agent", settings.USER_AGENT), ("accept-encoding", "identity"), key]
 
 
 def _texts(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, str]]:

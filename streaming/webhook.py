@@ -15,6 +15,8 @@ import threading
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from django.conf import settings
+
 from streaming.addresses import is_refused
 
 ANSWER_S = 5.0
@@ -25,7 +27,6 @@ MOST_ADDRESSES = 3
 """Of a name that is asked: each may take ANSWER_S to connect."""
 SIGNATURE_HEADER = "x-hopbase-signature"
 DELIVERY_HEADER = "x-hopbase-delivery"
-USER_AGENT = "HopBase/0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def post(
     """Send a body once; returns why it did not arrive, in words that name no address, or "" when it did (2xx)."""
     url = urlsplit(webhook.url)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    headers = {"content-type": "application/json", "user-agent": USER_AGENT, DELIVERY_HEADER: delivery}
+    headers = {"content-type": "application/json", "user-agent": settings.USER_AGENT, DELIVERY_HEADER: delivery}
     if webhook.secret:
         headers[SIGNATURE_HEADER] = signature(webhook.secret, body)
     kind = VettedHTTPS if url.scheme == "https" else VettedHTTP

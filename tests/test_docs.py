@@ -76,9 +76,9 @@ def test_command_is_documented(name):
 
 @pytest.mark.parametrize("page", OPERATIONS)
 def test_commands_of_pages_exist(page):
-    """Ours, Django's and those of its apps."""
+    """Ours, Django's and those of its apps; `version` is no class of its own."""
     named = set(re.findall(r"manage\.py ([a-z_]+)", (ROOT / "docs/operations" / page).read_text()))
-    assert named <= set(get_commands())
+    assert named <= {*get_commands(), "version"}
 
 
 def families():
@@ -165,10 +165,32 @@ def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-@pytest.mark.parametrize(
-    "page", [*sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")), "README.md"]
-)
+def test_contributing_is_short():
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 80
+
+
+def test_decisions_are_listed():
+    """Each under its number and title."""
+    index = re.findall(r"^- \[(\d{4})\]\((\S+)\) (.+)$", (ROOT / "docs/adr/README.md").read_text(), re.MULTILINE)
+    titles = {path.name: path.read_text().splitlines()[0] for path in ROOT.glob("docs/adr/0*.md")}
+    assert {file: f"# {number} {title}" for number, file, title in index} == titles
+
+
+PAGES = [path for part in ("", "docs/**/", "*/", "tests/**/") for path in ROOT.glob(f"{part}*.md")]
+
+
+def anchors(page):
+    """What a page's headings are called in links."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", sorted({str(path.relative_to(ROOT)) for path in PAGES}))
 def test_links_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text())
-    broken = [link for link in links if "://" not in link and not ((ROOT / page).parent / link).exists()]
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        name, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / name if name else ROOT / page
+        if "://" not in link and not (target.exists() and (not anchor or anchor in anchors(target))):
+            broken.append(link)
     assert not broken

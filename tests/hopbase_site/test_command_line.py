@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError
 from django.db.utils import DatabaseError, DataError, IntegrityError, OperationalError, ProgrammingError
 
-from hopbase_site import command_line
+from hopbase_site import command_line, release
 
 
 @pytest.mark.parametrize(
@@ -103,3 +103,14 @@ def test_processes_load_what_they_serve(role: str, pages: bool, tmp_path: Path) 
         timeout=60, check=True,
     )  # fmt: skip
     assert json.loads(ended.stdout) == [pages, False]
+
+
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_version_is_ours(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.run(["manage.py", asked]) == 0
+    assert capsys.readouterr().out == f"HopBase {release.VERSION} (a checkout)\n"
+
+
+def test_released_commit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "COMMIT", "4b4d9cc")
+    assert release.described().endswith(" (commit 4b4d9cc)")

@@ -19,7 +19,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
-from hopbase_site import valkey
+from hopbase_site import release, valkey
 from hopbase_site.workers import Workers
 
 log = logging.getLogger("hopbase.serve")
@@ -150,7 +150,7 @@ def serve(role: str, server: str, listening: socket.socket, worker: bool) -> Non
 
     def ready() -> None:
         settle_interpreter()
-        log.info("HopBase serves on http://%s (role %s, %s)", address, role, server)
+        log.info("HopBase serves on http://%s (role %s, %s, version %s)", address, role, server, release.VERSION)
 
     run(application, listening, ready)
 
