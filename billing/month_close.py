@@ -21,8 +21,8 @@ from billing.periods import month_bounds, next_month
 Tell = Callable[[int, int], None]
 """Is told how many steps are done, and how many there are."""
 
-ROLLED_AT_ONCE = 20
-"""Key's days rolled up between two words on progress."""
+ROLLED_AT_ONCE = 1_000
+"""Keys' days rolled up between two words on progress."""
 MOST_COUNTED = 100_000
 """Blockers are counted up to here: by then the number tells nothing new."""
 JUMP_PER_CENT = 50

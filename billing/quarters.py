@@ -55,6 +55,9 @@ NANOS = tuple(f"{bucket}_nanos" for bucket in BUCKETS)
 COLUMNS = (*GROUPS, *COUNTS, *BUCKETS, *NANOS, "billed_nanos")
 """Of AttemptQuarter, in the order of every SELECT below."""
 
+MAX_NAMED = 5_000
+"""Records that a statement names one by one."""
+
 BROKEN_OFF = ("cut", "stalled", "timed_out", "client_left", "stopped", "gateway_lost")
 """Outcomes of attempts that a provider may bill though it reported nothing."""
 
@@ -113,10 +116,10 @@ def quarter_of(instant: dt.datetime) -> dt.datetime:
 # --- writing ---
 
 
-def rebuild(key_id: int, days: Sequence[dt.date]) -> None:
-    """Make a key's days anew, inside the caller's transaction and lock."""
-    AttemptQuarter.objects.filter(api_key_id=key_id, day__in=days).delete()
-    narrow = _of_days([key_id], days)
+def rebuild(keys: Sequence[int], days: Sequence[dt.date]) -> None:
+    """Make these days of these keys anew, inside the caller's transaction and locks."""
+    AttemptQuarter.objects.filter(api_key_id__in=keys, day__in=days).delete()
+    narrow = _of_days(keys, days)
     columns = ", ".join(connection.ops.quote_name(name) for name in COLUMNS)
     with connection.cursor() as cursor:
         for select in _selects(narrow):
@@ -131,21 +134,27 @@ def _of_days(keys: Sequence[int], days: Sequence[dt.date]) -> Narrow:
 
 def _selects(narrow: Narrow) -> list[QuerySet[Any, dict[str, Any]]]:
     """Everything but `_parts`, each attempt in exactly one of them, with the columns of COLUMNS."""
-    later = Attempt.objects.filter(record_id=OuterRef("record_id"), number__gt=OuterRef("number"))
     written_down = Attempt.objects.filter(record_id=OuterRef("pk"))
     records = UsageRecord.objects.filter(narrow("")).exclude(provider="")
     attempts = Attempt.objects.filter(narrow("record__"))
     return [
         _summed(records.exclude(metering="none"), "", _paid()),
         _summed(attempts.filter(record__metering="none"), "record__", _unpaid_attempts()),
-        # A second attempt shows by an index alone that there is a first one that failed.
-        _summed(
-            attempts.exclude(record__metering="none").filter(Exists(later), record__attempts__number=2),
-            "record__",
-            _unpaid_attempts(),
-        ),
+        *(_summed(failed, "record__", _unpaid_attempts()) for failed in _failed_before(records)),
         _summed(records.filter(~Exists(written_down), metering="none", ending="gateway_lost"), "", _unpaid_records()),
     ]
+
+
+def _failed_before(records: QuerySet[UsageRecord]) -> Iterator[QuerySet[Attempt]]:
+    """All attempts but the last one of records that somebody pays for.
+
+    A second attempt shows by a small index that there is a first one that failed. PostgreSQL, asked for both at once,
+    would read all attempts that there are.
+    """
+    later = Attempt.objects.filter(record_id=OuterRef("record_id"), number__gt=OuterRef("number"))
+    retried = list(records.exclude(metering="none").filter(attempts__number=2).values_list("pk", flat=True))
+    for first in range(0, len(retried), MAX_NAMED):
+        yield Attempt.objects.filter(Exists(later), record__in=retried[first : first + MAX_NAMED])
 
 
 def _summed(rows: QuerySet[Any], record: str, sums: Mapping[str, Any]) -> QuerySet[Any, dict[str, Any]]:

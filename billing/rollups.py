@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from django.db import DataError, IntegrityError, connection, transaction
 from django.db.models import Count, Min, Model, Q, QuerySet, Sum
@@ -31,11 +30,17 @@ GROUPS = (
     "account_id", "api_key_id", "day", "hour_start", "model", "provider", "service_tier", "metering", "long_context",
 )  # fmt: skip
 
-MAX_RECORDS = 50_000
-"""Records summed in one transaction, where several days are due."""
+MAX_RECORDS = {"postgresql": 40_000, "sqlite": 5_000}
+"""Records summed in one transaction, where several keys' days are due; on SQLite every other writer waits for it."""
+
+MAX_KEYS = 500
+"""Keys in one transaction: each holds a lock, and PostgreSQL has room for a few thousand of all kinds."""
+
+WORK_MEM = "32MB"
+"""PostgreSQL's memory for a sort or hash: the groups of MAX_RECORDS, which would go through files otherwise."""
 
 MAX_FLAGS = 1_000
-"""Rows of flags that one run makes, the most frequent first: a counter's name is a provider's word, and could be new in
+"""Rows of flags of a key's day, the most frequent first: a counter's name is a provider's word, and could be new in
 every answer."""
 
 SUMS = {
@@ -65,64 +70,116 @@ DAY_SUMS = {
 """Column of UsageDay -> its sum over UsageRollup."""
 
 
+class Batch(NamedTuple):
+    """Keys, each with all the days: what one transaction makes anew."""
+
+    keys: Sequence[int]
+    days: Sequence[dt.date]
+
+    @property
+    def size(self) -> int:
+        """How many keys' days these are."""
+        return len(self.keys) * len(self.days)
+
+    def condition(self) -> Q:
+        """The batch as a condition on records, due rows or sums."""
+        return Q(api_key_id__in=self.keys, day__in=self.days)
+
+
 def rebuild_due(limit: int | None = None) -> int:
     """Rebuild every key's day that is due (at most `limit` of them), and return how many were.
 
     A key whose data the database refuses does not hold up the others; its error is raised when they are done.
     """
-    due = RollupDue.objects.order_by("api_key_id", "day").values_list("api_key_id", "day").distinct()[:limit]
-    done, fault = 0, None
-    for key_id, pairs in itertools.groupby(list(due), key=itemgetter(0)):
-        for days in _batches(key_id, [day for _, day in pairs]):
-            try:
-                _rebuild(key_id, days)
-                done += len(days)
-            except (DataError, IntegrityError) as error:
-                log.exception("the roll-up of key %s on %s to %s failed", key_id, days[0], days[-1])
-                fault = error
-    if fault:
-        raise fault
+    due = RollupDue.objects.order_by("day", "api_key_id").values_list("day", "api_key_id").distinct()[:limit]
+    done = 0
+    faults: list[Exception] = []
+    for batch in _batches(due):
+        done += _rebuild_or_divide(batch, faults)
+    if faults:
+        raise faults[-1]
     return done
 
 
 def rebuild(key_id: int, day: dt.date) -> int:
     """Make a key's day anew from its records, and return how many roll-up rows it has."""
-    return _rebuild(key_id, [day])
+    return _rebuild(Batch([key_id], [day]))
 
 
-def _rebuild(key_id: int, days: Sequence[dt.date]) -> int:
+def _rebuild_or_divide(batch: Batch, faults: list[Exception]) -> int:
+    """Rebuild a batch, and return how many keys' days were: one that fails is halved until the bad key stands alone."""
+    try:
+        _rebuild(batch)
+    except (DataError, IntegrityError) as error:
+        if half := len(batch.keys) // 2:
+            parts = (batch.keys[:half], batch.keys[half:])
+            return sum(_rebuild_or_divide(Batch(keys, batch.days), faults) for keys in parts)
+        log.exception("the roll-up of key %s on %s to %s failed", batch.keys[0], batch.days[0], batch.days[-1])
+        faults.append(error)
+        return 0
+    return batch.size
+
+
+def _rebuild(batch: Batch) -> int:
     """Run twice, in parallel or killed half-way: the same numbers.
 
     The due rows go in a statement before the one that sums; each was committed together with its record, so the record
     of every deleted due row is in the sum. A due row that comes in between stays, and its day is made again.
     """
-    wanted = Q(api_key_id=key_id, day__in=days)
     with transaction.atomic():
-        locks.hold("rollup", key_id)
-        RollupDue.objects.filter(wanted).delete()
-        UsageRollup.objects.filter(wanted).delete()
-        UsageDay.objects.filter(wanted).delete()
-        FlagRollup.objects.filter(wanted).delete()
-        _insert_flags(key_id, days)
-        quarters.rebuild(key_id, days)
-        hours = _insert_sums(UsageRollup, UsageRecord.objects.filter(wanted), GROUPS, SUMS)
-        _insert_sums(UsageDay, UsageRollup.objects.filter(wanted), DAY_GROUPS, DAY_SUMS)
+        locks.hold_all("rollup", batch.keys)
+        _set_up()
+        for table in (RollupDue, UsageRollup, UsageDay, FlagRollup):
+            table._default_manager.filter(batch.condition()).delete()
+        _insert_flags(batch)
+        quarters.rebuild(*batch)
+        hours = _insert_sums(UsageRollup, UsageRecord.objects.filter(batch.condition()), GROUPS, SUMS)
+        _insert_sums(UsageDay, UsageRollup.objects.filter(batch.condition()), DAY_GROUPS, DAY_SUMS)
         return hours
 
 
-def _batches(key_id: int, days: Sequence[dt.date]) -> Iterator[list[dt.date]]:
-    """Days that are summed in one transaction: few enough records not to keep SQLite's other writers waiting."""
-    counted = UsageRecord.objects.filter(api_key_id=key_id, day__in=days).order_by().values_list("day")
-    counts = dict(counted.annotate(records=Count("*")))
-    batch: list[dt.date] = []
-    records = 0
-    for day in days:
-        records += counts.get(day, 0)
-        if batch and records > MAX_RECORDS:
-            yield batch
-            batch, records = [], counts.get(day, 0)
-        batch.append(day)
-    yield batch
+def _set_up() -> None:
+    """For this transaction: memory, and no wait for the disk, since one that a crash takes back is due again."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL work_mem = %s", [WORK_MEM])
+            cursor.execute("SET LOCAL synchronous_commit = off")
+
+
+def _batches(due: Iterable[tuple[dt.date, int]]) -> Iterator[Batch]:
+    """What is due, in the order of its days: a day's records lie together on the disk, those of a key all over it.
+
+    Days on which the same keys are due go together.
+    """
+    keys_of: dict[dt.date, list[int]] = {}
+    for day, key in due:
+        keys_of.setdefault(day, []).append(key)
+    days_of: dict[tuple[int, ...], list[dt.date]] = {}
+    for day, keys in keys_of.items():
+        for first in range(0, len(keys), MAX_KEYS):
+            days_of.setdefault(tuple(keys[first : first + MAX_KEYS]), []).append(day)
+    for together, days in days_of.items():
+        yield from _bounded(Batch(together, days))
+
+
+def _bounded(batch: Batch) -> Iterator[Batch]:
+    """The batch in parts of at most MAX_RECORDS records, or of one key's day."""
+    counted = UsageRecord.objects.filter(batch.condition()).order_by().values_list("day", "api_key_id")
+    counts = Counter({(day, key): count for day, key, count in counted.annotate(records=Count("*"))})
+    yield from _divided(batch, counts, MAX_RECORDS[connection.vendor])
+
+
+def _divided(batch: Batch, counts: Counter[tuple[dt.date, int]], most: int) -> Iterator[Batch]:
+    keys, days = batch
+    if batch.size == 1 or sum(counts[day, key] for day in days for key in keys) <= most:
+        yield batch
+    elif half := len(days) // 2:
+        yield from _divided(Batch(keys, days[:half]), counts, most)
+        yield from _divided(Batch(keys, days[half:]), counts, most)
+    else:
+        half = len(keys) // 2
+        yield from _divided(Batch(keys[:half], days), counts, most)
+        yield from _divided(Batch(keys[half:], days), counts, most)
 
 
 def _insert_sums(table: type[Model], rows: QuerySet[Any], groups: Sequence[str], sums: Mapping[str, Any]) -> int:
@@ -135,20 +192,25 @@ def _insert_sums(table: type[Model], rows: QuerySet[Any], groups: Sequence[str],
         return int(cursor.rowcount)
 
 
-def _insert_flags(key_id: int, days: Sequence[dt.date]) -> None:
+def _insert_flags(batch: Batch) -> None:
     """The same for the flags of records, each a row of its own; most records have none."""
     on_postgresql = connection.vendor == "postgresql"
     flags = "jsonb_array_elements_text(flags) AS one(flag)" if on_postgresql else "json_each(flags) AS one"
     flag = "substr(one.flag, 1, 200)" if on_postgresql else "substr(one.value, 1, 200)"
     flagged = "flags <> '[]'::jsonb" if on_postgresql else "flags <> '[]'"
-    places = ", ".join(["%s"] * len(days))
+    keys, days = (", ".join(["%s"] * len(some)) for some in batch)
+    columns = "api_key_id, day, provider, model, flag, records, first_at, last_at"
     statement = f"""
-        INSERT INTO {FlagRollup._meta.db_table} (api_key_id, day, provider, model, flag, records, first_at, last_at)
-        SELECT api_key_id, day, provider, model, {flag}, count(*), min(ended_at), max(ended_at)
-        FROM {UsageRecord._meta.db_table}, {flags}
-        WHERE api_key_id = %s AND day IN ({places}) AND {flagged}
-        GROUP BY 1, 2, 3, 4, 5 ORDER BY 6 DESC LIMIT {MAX_FLAGS}
+        INSERT INTO {FlagRollup._meta.db_table} ({columns})
+        SELECT {columns} FROM (
+            SELECT api_key_id, day, provider, model, {flag} AS flag,
+                count(*) AS records, min(ended_at) AS first_at, max(ended_at) AS last_at,
+                row_number() OVER (PARTITION BY api_key_id, day ORDER BY count(*) DESC) AS place
+            FROM {UsageRecord._meta.db_table}, {flags}
+            WHERE api_key_id IN ({keys}) AND day IN ({days}) AND {flagged}
+            GROUP BY 1, 2, 3, 4, 5
+        ) AS flagged WHERE place <= {MAX_FLAGS}
     """  # noqa: S608 - names of our own models
-    values = days if on_postgresql else [day.isoformat() for day in days]
+    written = batch.days if on_postgresql else [day.isoformat() for day in batch.days]
     with connection.cursor() as cursor:
-        cursor.execute(statement, [key_id, *values])
+        cursor.execute(statement, [*batch.keys, *written])

@@ -47,6 +47,9 @@ class TokenUsage:
 
     def checked(self) -> tuple[TokenUsage, tuple[str, ...]]:
         """The same with every count in 0..MAX_COUNT; a flag `negative:NAME` or `too_large:NAME` per change."""
+        found = (*self.buckets().values(), self.reasoning or 0, *self.server_tools.values())
+        if min(found) >= 0 and max(found) <= MAX_COUNT:
+            return self, ()
         flags: list[str] = []
         counts = {bucket: _checked(bucket, count, flags) for bucket, count in self.buckets().items()}
         reasoning = None if self.reasoning is None else _checked("reasoning", self.reasoning, flags)

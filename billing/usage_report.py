@@ -27,6 +27,12 @@ MAX_ROWS = 50_000
 LEADERS = 10
 """Of each currency."""
 
+SPENT = ("requests", "cost_nanos")
+"""The figures that charts have of single series and of the time before."""
+
+NOTHING = Figures()
+"""Of a row that has nothing before; it is never added to."""
+
 Place = tuple[Any, ...]
 """A row's dimensions: a day, an account's or a key's id, or a name, each in the order of the query."""
 
@@ -164,15 +170,21 @@ def _rows(query: Query, periods: Periods) -> dict[tuple[Place, str], Row]:
     if periods.before is None:
         return _bounded(rows)
     for row in rows.values():
-        row.before = Figures()
+        row.before = NOTHING
     for (*place, currency), figures in sums(cut_of(query, periods.before), by).items():
         beside = tuple(
             _beside(periods, part) if name == DAY else part for name, part in zip(query.dimensions, place, strict=True)
         )
-        row = rows.setdefault((beside, currency), Row(beside, currency, before=Figures()))
-        assert row.before is not None  # just made, or set above
-        row.before.add(figures)
+        row = rows.setdefault((beside, currency), Row(beside, currency, before=NOTHING))
+        row.before = _added(row.before, figures)
     return _bounded(rows)
+
+
+def _added(before: Figures | None, figures: Figures) -> Figures:
+    if before is None or before is NOTHING:
+        return figures
+    before.add(figures)
+    return before
 
 
 def _bounded(rows: dict[tuple[Place, str], Row]) -> dict[tuple[Place, str], Row]:
@@ -187,13 +199,14 @@ def _beside(periods: Periods, day: dt.date) -> dt.date | Lone:
 
 def _days(query: Query, periods: Periods, rows: Iterable[Row]) -> Days:
     """The series are the query's first dimension that is no day; of thousands only the leaders' days are read."""
+    rows = [row for row in rows if row.now.requests]
     series = next((name for name in query.dimensions if name != DAY), ACCOUNT)
     cut = cut_of(query, periods.now)
-    totals = _series_totals(query, series, rows) or sums(cut, (series, "currency"))
+    totals = _of_rows(query, series, rows) or sums(cut, (series, "currency"), figures=SPENT)
     leading = {series: leaders(totals)}
     before: dict[tuple[dt.date | Lone, str], Figures] = {}
     if periods.before is not None:
-        for (day, currency), figures in sums(cut_of(query, periods.before), (DAY, "currency")).items():
+        for (day, currency), figures in sums(cut_of(query, periods.before), (DAY, "currency"), figures=SPENT).items():
             before.setdefault((_beside(periods, day), currency), Figures()).add(figures)
     shown = {*periods.now, *(day for day, _ in before if not isinstance(day, Lone))}
     lone = sorted({day.day for day, _ in before if isinstance(day, Lone)})
@@ -201,17 +214,17 @@ def _days(query: Query, periods: Periods, rows: Iterable[Row]) -> Days:
         days=[*sorted(shown), *map(Lone, lone)],
         series=series,
         totals=totals,
-        leaders=sums(cut, (DAY, series, "currency"), only=leading),
-        whole=sums(cut, (DAY, "currency")),
+        leaders=sums(cut, (DAY, series, "currency"), only=leading, figures=SPENT),
+        whole=_of_rows(query, DAY, rows) or sums(cut, (DAY, "currency")),
         before=before,
     )
 
 
-def _series_totals(query: Query, series: str, rows: Iterable[Row]) -> dict[tuple[Any, ...], Figures]:
-    """The series' totals from the rows, where they are a dimension there."""
-    found: dict[tuple[Any, ...], Figures] = {}
-    if series in query.dimensions:
-        at = query.dimensions.index(series)
+def _of_rows(query: Query, dimension: str, rows: Iterable[Row]) -> dict[Any, Figures]:
+    """What is now by a dimension and currency, from the rows, where it is one of theirs."""
+    found: dict[Any, Figures] = {}
+    if dimension in query.dimensions:
+        at = query.dimensions.index(dimension)
         for row in rows:
             found.setdefault((row.place[at], row.currency), Figures()).add(row.now)
     return found
@@ -236,7 +249,7 @@ def _totals(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         total = totals.setdefault(row.currency, Row((), row.currency, before=None if row.before is None else Figures()))
         total.now.add(row.now)
-        if row.before is not None and total.before is not None:
+        if row.before and row.before is not NOTHING and total.before is not None:
             total.before.add(row.before)
     return sorted(totals.values(), key=lambda total: (-total.now.requests, total.currency))
 

@@ -80,7 +80,14 @@ class Figures:
 
 NAMES = tuple(field.name for field in fields(Figures))
 
-OF_DAYS = {name: Sum(name) for name in NAMES}
+
+class DaySum(Sum):
+    """A sum as the database has it (on PostgreSQL a Decimal): `_grouped` makes integers of a whole row at once."""
+
+    convert_value = property(lambda self: self._convert_value_noop)
+
+
+OF_DAYS = {name: DaySum(name) for name in NAMES}
 OF_RECORDS = {
     "requests": Count("*"),
     "interrupted": Count("id", filter=Q(ending__in=INTERRUPTED)),
@@ -109,20 +116,25 @@ class Cut:
 
 
 def sums(
-    cut: Cut, by: Sequence[str], *, only: Mapping[str, Collection[Any]] | None = None, max_due: int = MAX_DUE
+    cut: Cut,
+    by: Sequence[str],
+    *,
+    only: Mapping[str, Collection[Any]] | None = None,
+    figures: Sequence[str] = NAMES,
+    max_due: int = MAX_DUE,
 ) -> dict[tuple[Any, ...], Figures]:
     """The figures of a cut by dimensions (names of COLUMNS); combinations without requests are absent.
 
-    `only`: dimension -> the values that are wanted of it.
+    `only`: dimension -> the values that are wanted of it. `figures`: those that are wanted; the others stay 0.
     """
     columns = [COLUMNS[name] for name in by]
     chosen = {f"{COLUMNS[name]}__in": list(values) for name, values in (only or {}).items()}
     wanted, due = cut.condition() & Q(**chosen), _due(cut, max_due)
     found: dict[tuple[Any, ...], Figures] = {}
     clean = UsageDay.objects.filter(wanted) if due is None else UsageDay.objects.filter(wanted & ~due)
-    _collect(found, _grouped(clean, columns, OF_DAYS))
+    _collect(found, _grouped(clean, columns, OF_DAYS, figures))
     if due is not None:
-        _collect(found, _grouped(UsageRecord.objects.filter(wanted & due), columns, OF_RECORDS))
+        _collect(found, _grouped(UsageRecord.objects.filter(wanted & due), columns, OF_RECORDS, figures))
     return found
 
 
@@ -150,17 +162,18 @@ def _collect(found: dict[tuple[Any, ...], Figures], rows: Iterable[tuple[tuple[A
 
 
 def _grouped(
-    rows: QuerySet[Any], columns: Sequence[str], measures: Mapping[str, Any]
+    rows: QuerySet[Any], columns: Sequence[str], measures: Mapping[str, Any], names: Sequence[str]
 ) -> Iterator[tuple[tuple[Any, ...], Figures]]:
     """Without columns: one row, of zeros where there is no usage."""
-    named = {f"sum_{name}": measures[name] for name in NAMES}
+    named = {f"sum_{name}": measures[name] for name in names}
     if not columns:
         row = rows.aggregate(**named)
-        yield (), Figures(*(row[name] or 0 for name in named))
+        yield (), Figures(**{name: int(row[f"sum_{name}"] or 0) for name in names})
         return
-    width = len(columns)
+    width, whole = len(columns), tuple(names) == NAMES
     for values in rows.order_by().values(*columns).annotate(**named).values_list(*columns, *named):
-        yield values[:width], Figures(*values[width:])
+        sums = map(int, values[width:])
+        yield values[:width], Figures(*sums) if whole else Figures(**dict(zip(names, sums, strict=True)))
 
 
 def _due(cut: Cut, most: int) -> Q | None:

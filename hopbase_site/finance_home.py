@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import DatabaseError
+from django.db.models import Exists, OuterRef
 from django.urls import reverse
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
@@ -19,7 +20,7 @@ from billing import statements, usage_report
 from billing.admin.display import UNKNOWN, list_url, money, number
 from billing.admin.usage_charts import cost_per_day
 from billing.admin.usage_table import Links, figure_text
-from billing.models import Adjustment, Invoice, RollupDue, UsageDay, UsageRecord
+from billing.models import Adjustment, ApiKey, Invoice, RollupDue, UsageDay, UsageRecord
 from billing.periods import local_day
 from billing.report_query import ACCOUNT, Query
 from billing.usage_report import Report, Row
@@ -87,9 +88,10 @@ def _unpriced(end: dt.date) -> Counted:
 
 
 def _undrafted(month: dt.date, end: dt.date) -> Counted:
-    used = UsageDay.objects.filter(day__gte=month, day__lt=end).order_by().values("api_key").distinct()
+    # Key by key, which is a look-up in an index each: a key may have many models and days.
+    used = UsageDay.objects.filter(api_key=OuterRef("pk"), day__gte=month, day__lt=end)
     billed = Invoice.objects.filter(month=month).exclude(status=Invoice.Status.VOID).values("api_key")
-    count = used.exclude(api_key__in=billed).count()
+    count = ApiKey.objects.filter(Exists(used)).exclude(pk__in=billed).count()
     words = ngettext(
         "%(count)s key has use in the month, and no invoice or draft yet.",
         "%(count)s keys have use in the month, and no invoice or draft yet.",

@@ -19,7 +19,7 @@ from django.utils.timezone import now
 from billing.ledger import checkpoints, corrections
 from billing.ledger.cleaning import clean_text
 from billing.ledger.entries import BroughtObjects, Checkpoint, OpenRow, Settlement, Told
-from billing.ledger.rows import attempt_rows, day_of, object_rows, open_row, record_row
+from billing.ledger.rows import attempt_rows, object_rows, open_row, record_row
 from billing.ledger.tables import Table
 from billing.models import Attempt, GatewayProcess, OpenStream, RollupDue, StoredObject, UsageRecord
 
@@ -120,7 +120,7 @@ def _settle(group: Group, known: Mapping[uuid.UUID, str], using: str) -> None:
         before = _record_losers(group, using)
     telling = corrections.last_word_first(settlements, before)
     ATTEMPTS.insert([row for entry in telling for row in attempt_rows(entry, bare=group.bare)], using)
-    due = sorted({(settlement.open.key_id, day_of(settlement)) for settlement in settlements})
+    due = sorted({(row["api_key_id"], row["day"]) for row in rows})
     DUE.insert([{"api_key_id": key, "day": day, "created_at": now()} for key, day in due], using)
 
 

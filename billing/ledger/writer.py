@@ -471,6 +471,8 @@ def own_connection(using: str) -> BaseDatabaseWrapper:
         options["timeout"] = ANSWER_S
     else:
         options |= {"connect_timeout": ANSWER_S, "application_name": APPLICATION_NAME}
+        # A group is one long parameter: to write it into the statement would cost as much as to send it.
+        options |= {"server_side_binding": True}
         # The server's own timeouts do not reach us from a host that vanished.
         options |= {"tcp_user_timeout": ANSWER_S * 1000, "keepalives_idle": ANSWER_S, "keepalives_interval": 1}
         options |= {"keepalives_count": 2}

@@ -48,8 +48,10 @@ class FlagRollup(models.Model):
     """How many of a key's records of a day bear a flag (`unknown:NAME`, `zero_with_output`); made with the roll-ups."""
 
     id = models.BigAutoField(primary_key=True)
-    # The unique constraint begins with the key: an index of its own would only cost.
-    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", db_index=False, verbose_name=_("API key"))
+    # Neither checked nor indexed, as in `rollups`.
+    api_key = models.ForeignKey(
+        ApiKey, models.PROTECT, related_name="+", db_index=False, db_constraint=False, verbose_name=_("API key")
+    )
     day = models.DateField(_("day"))
     provider = models.CharField(_("provider"), max_length=100, blank=True)
     model = models.CharField(_("model"), max_length=200)

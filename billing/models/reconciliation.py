@@ -23,8 +23,10 @@ class AttemptQuarter(models.Model):
         FAILED = "failed", _("failed")
 
     id = models.BigAutoField(primary_key=True)
-    # The index on key and day finds a key's rows.
-    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", db_index=False, verbose_name=_("API key"))
+    # Neither checked nor indexed, as in `rollups`.
+    api_key = models.ForeignKey(
+        ApiKey, models.PROTECT, related_name="+", db_index=False, db_constraint=False, verbose_name=_("API key")
+    )
     day = models.DateField(_("day"))
     provider = models.CharField(_("provider"), max_length=100)
     upstream_model = models.CharField(_("upstream model"), max_length=200)
@@ -51,7 +53,7 @@ class AttemptQuarter(models.Model):
         verbose_name = _("attempts by quarter of an hour")
         verbose_name_plural = _("attempts by quarter of an hour")
         indexes = [
-            models.Index(fields=["api_key", "day"], name="quarter_by_key_and_day"),
+            models.Index(fields=["day", "api_key"], name="quarter_by_day_and_key"),
             models.Index(fields=["provider", "ended_quarter"], name="quarter_by_provider"),
         ]
 

@@ -1,4 +1,8 @@
-"""Sums of records by hour, and the days whose sums are due to be made again."""
+"""Sums of records by hour, and the days whose sums are due to be made again.
+
+Accounts and keys of sums are copied from records, which the database checks, and neither is ever deleted: a check of
+each sum would only cost. Nor have they indexes of their own: sums are read by their days.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +21,33 @@ class RollupDue(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+")
+    # Its index would only cost: all that is asked for is asked for by its day.
+    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", db_index=False)
     day = models.DateField()
     created_at = models.DateTimeField(default=now, db_default=Now())
 
     class Meta:
         verbose_name = _("roll-up due")
         verbose_name_plural = _("roll-ups due")
-        indexes = [models.Index(fields=["api_key", "day"])]
+        indexes = [models.Index(fields=["day", "api_key"], name="due_by_day")]
 
     def __str__(self) -> str:
         return f"{self.api_key_id} {self.day}"
 
 
 class UsageRollup(models.Model):
-    """The sum of a key's records of one hour (in the account's zone), by the dimensions that reports ask for."""
+    """The sum of a key's records of one hour (in the account's zone), by the dimensions that reports ask for.
+
+    There may be nearly as many rows as records: that none is there twice shows in the days that are made of them.
+    """
 
     id = models.BigAutoField(primary_key=True)
-    account = models.ForeignKey(Account, models.PROTECT, related_name="+", verbose_name=_("account"))
-    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", verbose_name=_("API key"))
+    account = models.ForeignKey(
+        Account, models.PROTECT, related_name="+", db_index=False, db_constraint=False, verbose_name=_("account")
+    )
+    api_key = models.ForeignKey(
+        ApiKey, models.PROTECT, related_name="+", db_index=False, db_constraint=False, verbose_name=_("API key")
+    )
     day = models.DateField(_("day"))
     hour_start = models.DateTimeField(_("hour"))
     model = models.CharField(_("model"), max_length=200)
@@ -58,13 +70,7 @@ class UsageRollup(models.Model):
     class Meta:
         verbose_name = _("hourly roll-up")
         verbose_name_plural = _("hourly roll-ups")
-        constraints = [
-            models.UniqueConstraint(
-                fields=["api_key", "hour_start", "model", "provider", "service_tier", "metering", "long_context"],
-                name="one_rollup_per_hour_and_dimensions",
-            )
-        ]
-        indexes = [models.Index(fields=["day"]), models.Index(fields=["api_key", "day"])]
+        indexes = [models.Index(fields=["day", "api_key"], name="usage_hours_by_day")]
 
     def __str__(self) -> str:
         return f"{self.api_key_id} {self.hour_start:%Y-%m-%d %H} {self.model}"
@@ -78,9 +84,12 @@ class UsageDay(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    account = models.ForeignKey(Account, models.PROTECT, related_name="+", verbose_name=_("account"))
-    # The unique constraint begins with the key: an index of its own would only cost.
-    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", db_index=False, verbose_name=_("API key"))
+    account = models.ForeignKey(
+        Account, models.PROTECT, related_name="+", db_index=False, db_constraint=False, verbose_name=_("account")
+    )
+    api_key = models.ForeignKey(
+        ApiKey, models.PROTECT, related_name="+", db_index=False, db_constraint=False, verbose_name=_("API key")
+    )
     day = models.DateField(_("day"))
     model = models.CharField(_("model"), max_length=200)
     provider = models.CharField(_("provider"), max_length=100, blank=True)

@@ -1,6 +1,7 @@
 """What was used: open streams, usage records, their attempts, and the gateway processes that own the open ones.
 
-Providers, routes and models are copied by name, for they may change; the bill may not.
+Providers, routes and models are copied by name, for they may change; the bill may not. Every request pays for every
+index: a foreign key has none of its own where another begins with it or nobody asks by it alone.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class OpenStream(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
-    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", verbose_name=_("API key"))
-    account = models.ForeignKey(Account, models.PROTECT, related_name="+", verbose_name=_("account"))
+    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", db_index=False, verbose_name=_("API key"))
+    account = models.ForeignKey(Account, models.PROTECT, related_name="+", db_index=False, verbose_name=_("account"))
     key_name = models.CharField(_("key name"), max_length=100)
     account_name = models.CharField(_("account name"), max_length=100)
     request_name = models.CharField(_("request id"), max_length=128)
@@ -88,7 +89,9 @@ class UsageRecord(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
-    api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="records", verbose_name=_("API key"))
+    api_key = models.ForeignKey(
+        ApiKey, models.PROTECT, related_name="records", db_index=False, verbose_name=_("API key")
+    )
     account = models.ForeignKey(Account, models.PROTECT, related_name="records", verbose_name=_("account"))
     key_name = models.CharField(_("key name"), max_length=100)
     account_name = models.CharField(_("account name"), max_length=100)
@@ -140,24 +143,31 @@ class UsageRecord(models.Model):
     hour_start = models.DateTimeField(_("hour"))
     retry_count = models.PositiveSmallIntegerField(_("client's retries"), default=0)
     invoice = models.ForeignKey(
-        "billing.Invoice", models.PROTECT, null=True, blank=True, related_name="records", verbose_name=_("invoice")
-    )
+        "billing.Invoice", models.PROTECT, null=True, blank=True, related_name="records", db_index=False,
+        verbose_name=_("invoice"),
+    )  # fmt: skip
 
     class Meta:
         verbose_name = _("request")
         verbose_name_plural = _("requests")
-        constraints = [models.UniqueConstraint(fields=["api_key", "request_name"], name="record_name_once_per_key")]
+        constraints = [models.UniqueConstraint(fields=["request_name", "api_key"], name="record_name_once_per_key")]
         indexes = [
             models.Index(fields=["api_key", "day"]),
+            models.Index(fields=["invoice"], name="record_by_invoice", condition=models.Q(invoice__isnull=False)),
             models.Index(fields=["api_key", "ended_at"], name="record_unclaimed", condition=models.Q(invoice=None)),
             models.Index(fields=["-ended_at"], name="record_newest"),
-            models.Index(fields=["request_name"], name="record_by_name"),
             models.Index(fields=["model"], name="record_unpriced", condition=models.Q(unpriced=True)),
             models.Index(fields=["ended_at"], name="record_unpriced_since", condition=models.Q(unpriced=True)),
             models.Index(
                 fields=["model", "-ended_at"],
                 name="record_count_sample",
                 condition=models.Q(text_only=True, count_factor_ppm__isnull=False),
+            ),
+            # What a roll-up looks at one by one: the few that are more than their own columns.
+            models.Index(
+                fields=["day", "api_key"],
+                name="record_unusual",
+                condition=~models.Q(flags=[]) | ~models.Q(items=[]) | models.Q(metering="none"),
             ),
         ]
 
@@ -172,7 +182,11 @@ class Attempt(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    record = models.ForeignKey(UsageRecord, models.PROTECT, related_name="attempts", verbose_name=_("request"))
+    # Not checked: it is inserted with its record, which is never deleted.
+    record = models.ForeignKey(
+        UsageRecord, models.PROTECT, related_name="attempts", db_index=False, db_constraint=False,
+        verbose_name=_("request"),
+    )  # fmt: skip
     number = models.PositiveSmallIntegerField(_("number"))
     provider = models.CharField(_("provider"), max_length=100)
     upstream_model = models.CharField(_("upstream model"), max_length=200)
@@ -200,6 +214,7 @@ class Attempt(models.Model):
         indexes = [
             models.Index(fields=["provider_request_id"], name="attempt_by_provider_id"),
             models.Index(fields=["provider", "upstream_model", "id"], name="attempt_by_route"),
+            models.Index(fields=["record"], name="attempt_second", condition=models.Q(number=2)),
         ]
 
     def __str__(self) -> str:

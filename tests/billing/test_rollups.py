@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import DataError, connection, transaction
 from django.db.models import Count, Sum
 
 from billing import rollups
-from billing.models import ApiKey, FlagRollup, RollupDue, UsageRecord, UsageRollup
+from billing.models import ApiKey, FlagRollup, RollupDue, UsageDay, UsageRecord, UsageRollup
 from billing.usage import BUCKETS, TokenUsage
 from tests.billing.factories import make_account, make_key, make_record, utc
 
@@ -174,6 +174,101 @@ def test_parallel_runs_agree() -> None:
     assert UsageRollup.objects.count() == 1
 
 
+# --- batches of many keys ---
+
+
+@pytest.fixture
+def keys(db: None) -> list[ApiKey]:
+    """Of two accounts, each with use on two days, and one with use on a third."""
+    accounts = [make_account(f"customer-{at}") for at in range(2)]
+    made = [make_key(accounts[at % 2], f"key-{at}") for at in range(5)]
+    for key in made:
+        make_record(key, utc(2026, 11, 3, 8))
+        make_record(key, utc(2026, 11, 4, 8), TokenUsage(output=key.pk))
+    make_record(made[0], utc(2026, 11, 5))
+    return made
+
+
+def batches() -> list[tuple[int, int]]:
+    """How many keys and days each has."""
+    due = RollupDue.objects.order_by("day", "api_key_id").values_list("day", "api_key_id").distinct()
+    return [(len(batch.keys), len(batch.days)) for batch in rollups._batches(due)]
+
+
+def test_days_of_same_keys_go_together(keys: list[ApiKey]) -> None:
+    assert batches() == [(5, 2), (1, 1)]
+
+
+def test_batches_are_bounded(keys: list[ApiKey], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rollups.MAX_RECORDS, connection.vendor, 3)
+    assert batches() == [(2, 1), (3, 1), (2, 1), (3, 1), (1, 1)]
+    monkeypatch.setitem(rollups.MAX_RECORDS, connection.vendor, 0)
+    assert batches() == [(1, 1)] * 11
+    monkeypatch.undo()
+    monkeypatch.setattr(rollups, "MAX_KEYS", 3)
+    assert batches() == [(3, 2), (2, 2), (1, 1)]
+
+
+@pytest.mark.parametrize("most", [0, 3, 50_000])
+def test_batches_change_no_sum(keys: list[ApiKey], monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setitem(rollups.MAX_RECORDS, connection.vendor, most)
+    assert rollups.rebuild_due() == 11
+    found = rows()
+    for key in keys:
+        for day in (3, 4, 5):
+            rollups.rebuild(key.pk, dt.date(2026, 11, day))
+    assert rows() == found
+    assert len(found) == 11
+    assert summed(UsageRollup.objects, Sum("requests")) == summed(UsageRecord.objects, Count("*"))
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has another error for a sum that is too large")
+def test_bad_key_holds_up_no_other(keys: list[ApiKey]) -> None:
+    bad = keys[2]
+    for at in range(2):
+        make_record(bad, utc(2026, 11, 3, 9), request_name=f"huge-{at}")
+    UsageRecord.objects.filter(request_name__startswith="huge").update(output=2**62)
+    with pytest.raises(DataError):
+        rollups.rebuild_due()
+    assert set(RollupDue.objects.values_list("api_key", flat=True)) == {bad.pk}
+    assert set(UsageRollup.objects.values_list("api_key", flat=True)) == {key.pk for key in keys} - {bad.pk}
+    assert UsageRollup.objects.count() == 9
+    with pytest.raises(DataError):
+        rollups.rebuild_due()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parallel_batches_agree() -> None:
+    """Batches of the same keys at once, and records: no deadlock, and one more run leaves the sum of the records."""
+    account = make_account()
+    made = [make_key(account, f"key-{at}") for at in range(4)]
+    start = threading.Barrier(3)
+
+    def write() -> None:
+        start.wait()
+        for minute in range(8):
+            for key in reversed(made):
+                with transaction.atomic():
+                    make_record(key, utc(2026, 11, 3, 8, minute))
+        connection.close()
+
+    def run() -> None:
+        start.wait()
+        for _ in range(8):
+            rollups.rebuild_due()
+        connection.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(work) for work in (write, run, run)]:
+            future.result()
+    rollups.rebuild_due()
+    assert summed(UsageRollup.objects, Sum("requests")) == summed(UsageRecord.objects, Count("*"))
+    assert summed(UsageDay.objects, Sum("requests")) == summed(UsageRecord.objects, Count("*"))
+    assert UsageRollup.objects.count() == 4
+
+
+# --- flags ---
+
 FLAG_COLUMNS = ("day", "provider", "model", "flag", "records", "first_at", "last_at")
 
 
@@ -204,3 +299,13 @@ def test_endless_flags_are_cut_off(key: ApiKey) -> None:
     rollups.rebuild_due()
     assert FlagRollup.objects.count() == rollups.MAX_FLAGS
     assert FlagRollup.objects.get(flag="common").records == 2
+
+
+def test_endless_flags_crowd_out_nobody(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollups, "MAX_FLAGS", 2)
+    make_record(key, utc(2026, 11, 3), flags=[f"unknown:{n}" for n in range(5)])
+    make_record(key, utc(2026, 11, 4), flags=["rare"])
+    make_record(make_key(key.account, "other"), utc(2026, 11, 3), flags=["rare"])
+    rollups.rebuild_due()
+    assert FlagRollup.objects.filter(flag="rare").count() == 2
+    assert FlagRollup.objects.count() == 4
