@@ -37,6 +37,12 @@ SEEN_BY_BOTH = (
 ROOT_ONLY = ("auth_user", "auth_group", "billing_catalogueversion", "billing_invoicecounter")
 
 
+@pytest.fixture(autouse=True)
+def _pages() -> None:
+    """The admin's modules are loaded with its URLs, not with the commands'."""
+    reverse("admin:index")
+
+
 def name_of(model: type[Model]) -> str:
     return f"{model._meta.app_label}_{model._meta.model_name}"
 
