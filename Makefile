@@ -29,15 +29,15 @@ demo: $(READY)
 # Whole files to each of WORKERS processes, in the order of tests/conftest.py.
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# With ARGS, one pytest run. Without: everything on SQLite, then what uses the database on PostgreSQL.
+# With ARGS, one pytest run. Without: each test where it counts, on SQLite, on PostgreSQL or, where money is concerned, on both.
 test: $(READY)
 ifneq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@echo "== SQLite =="
-	@HOPBASE_TEST_DATABASE=sqlite $(BIN)/python -m pytest $(SPREAD)
+	@HOPBASE_TEST_DATABASE=sqlite $(BIN)/python -m pytest $(SPREAD) --share
 	@echo "== PostgreSQL =="
-	@HOPBASE_TEST_DATABASE=postgresql $(BIN)/python -m pytest $(SPREAD) --database-only
+	@HOPBASE_TEST_DATABASE=postgresql $(BIN)/python -m pytest $(SPREAD) --share
 endif
 
 check: $(READY)

@@ -15,15 +15,22 @@ from django.utils import translation
 from tests import settings
 
 STARTS_PROCESSES = ("tests/end_to_end/", "tests/hopbase_site/", "tests/browser/")
-WIRE = (
-    "openai_sdk", "anthropic_sdk", "independent_provider", "keepalives", "recorded_streams", "refusals",
-    "request_names", "classic_faults", "no_hammering", "dead_addresses", "slow_readers", "client_leaves",
-    "behind_nginx", "bad_starts",
+ON_POSTGRESQL = tuple(
+    f"tests/end_to_end/test_{name}.py"
+    for name in (
+        "crowd", "death", "end_of_service", "freezes", "limits", "nodes", "stored_objects", "usage", "worker_death",
+    )
 )  # fmt: skip
-"""Files of tests/end_to_end about bytes, whichever the database is."""
-FROM_OUTSIDE = (
-    "tests/browser/", "tests/hopbase_site/test_api_docs.py", *(f"tests/end_to_end/test_{name}.py" for name in WIRE)
+"""What is about a database that is slow, away or shared: on the one that production has."""
+ON_SQLITE = (
+    "tests/browser/", "tests/end_to_end/", "tests/streaming/configuration/", "tests/streaming/test_alarms.py",
+    "tests/streaming/test_configuration_page.py", "tests/billing/test_fault_words.py", "tests/billing/test_audit.py",
+    "tests/billing/test_admin_", "tests/streaming/test_admin",
+    *(f"tests/hopbase_site/test_{name}.py" for name in (
+        "api_docs", "second_factor", "login_throttle", "meter_page", "finance_home", "alarm_list", "hardening",
+    )),
 )  # fmt: skip
+"""What is about bytes, pages and words, whichever the database is: on the one that takes no server."""
 LONGEST = (
     "death",
     "freezes",
@@ -41,9 +48,9 @@ DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "liv
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--database-only",
+        "--share",
         action="store_true",
-        help="run only the tests that use the database (for the second database)",
+        help="run only what belongs on this database, of two runs that are the whole together",
     )
 
 
@@ -56,16 +63,17 @@ def uses_database(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=place)
-    if config.getoption("--database-only"):
-        left_out = [item for item in items if not runs_again(item)]
-        items[:] = [item for item in items if runs_again(item)]
+    if config.getoption("--share"):
+        left_out = [item for item in items if not belongs(item)]
+        items[:] = [item for item in items if belongs(item)]
         config.hook.pytest_deselected(items=left_out)
 
 
-def runs_again(item: pytest.Item) -> bool:
-    """Whether a test belongs to the run on the second database: what is looked at from outside is compared there by
-    other tests."""
-    return uses_database(item) and not item.nodeid.startswith(FROM_OUTSIDE)
+def belongs(item: pytest.Item) -> bool:
+    """Whether a test is in this database's share. In both are the rules about money and the statements behind them."""
+    if item.nodeid.startswith(ON_POSTGRESQL):
+        return settings.POSTGRESQL
+    return not settings.POSTGRESQL or (uses_database(item) and not item.nodeid.startswith(ON_SQLITE))
 
 
 def place(item: pytest.Item) -> int:

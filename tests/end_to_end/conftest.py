@@ -25,23 +25,6 @@ PROVIDER_KEY = "sk-provider-7f3a9c1e5b-walrus"
 PRICE = {"input": 5, "cache_read": 0.5, "cache_write": 6.25, "cache_write_1h": 10, "output": 30}
 
 
-AGAIN_ON_POSTGRESQL = (
-    "client_leaves", "crowd", "death", "end_of_service", "freezes", "limits", "request_names", "stored_objects",
-    "usage", "worker_death",
-)  # fmt: skip
-"""The tests for which the database matters; the others' answers come from the gateway's memory and the provider."""
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--database-only"):
-        return
-    here = [item for item in items if "tests/end_to_end/" in item.nodeid]
-    left_out = [item for item in here if not any(f"test_{name}.py" in item.nodeid for name in AGAIN_ON_POSTGRESQL)]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What the gateways logged last is shown beside a failure."""
