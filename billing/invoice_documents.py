@@ -18,9 +18,9 @@ from billing import invoice_pdf
 from billing.models import Invoice, InvoiceDocument
 
 BATCH = 20
-"""Documents that one round of beat makes: some seconds."""
+"""Documents that one round of beat makes: about a second."""
 DIRECT_LINES = 50
-"""A document of so many lines takes about a second, of 2,000 ten: nobody waits for a longer one before a page."""
+"""Of so many lines a document takes a tenth of a second, of 2,000 two: nobody waits for a longer one before a page."""
 
 
 def of(invoice: Invoice, *, now: dt.datetime) -> InvoiceDocument:

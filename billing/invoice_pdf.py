@@ -104,9 +104,9 @@ class _Writer:
         return [
             PdfColumn(_("Description"), 5.6),
             PdfColumn(_("Quantity"), 1.9, right=True),
-            PdfColumn(_("Unit price"), 1.6, right=True),
+            PdfColumn(_("Unit price"), 1.8, right=True),
             PdfColumn(_("Exact sum"), 2.5, right=True, soft=True),
-            PdfColumn(_("Rounding"), 2, right=True, soft=True),
+            PdfColumn(_("Rounding"), 1.8, right=True, soft=True),
             PdfColumn(_("Amount, %(currency)s") % {"currency": self._invoice.currency}, 2.2, right=True),
         ]
 

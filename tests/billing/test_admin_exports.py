@@ -19,7 +19,7 @@ from billing.models import Export, Invoice
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World
 from tests.billing.factories import make_account, make_key, make_record, price, utc
-from tests.billing.test_invoice_pdf import text_of
+from tests.billing.pdf_text import text_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import re
-import zlib
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from billing.pdf import NOT_A_UNIFORM_INVOICE
 from billing.sheets import write_csv
 from billing.usage import TokenUsage
 from tests.billing.factories import TIERS, make_account, make_adjustment, make_key, make_record, price, utc
+from tests.billing.pdf_text import text_of
 
 pytestmark = pytest.mark.django_db
 NOVEMBER = dt.date(2026, 11, 1)
@@ -51,25 +50,6 @@ def drafted(key: ApiKey) -> Invoice:
 
 def issued(key: ApiKey) -> Invoice:
     return invoices.issue(drafted(key).pk, now=NOW)
-
-
-def text_of(raw: bytes) -> str:
-    """The words of a PDF of ours, in the order in which they are drawn: glyphs looked up in the file's own table."""
-    opened = []
-    for one in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", raw, re.DOTALL):
-        try:
-            opened.append(zlib.decompress(one))
-        except zlib.error:
-            opened.append(one)
-    maps = b"".join(one for one in opened if b"beginbfchar" in one or b"beginbfrange" in one)
-    glyphs = {int(code, 16): chr(int(to, 16)) for code, to in re.findall(rb"<([0-9A-Fa-f]+)> <([0-9A-Fa-f]{4})>", maps)}
-    words = []
-    for page in (one for one in opened if b" Tj" in one):
-        for drawn in re.findall(rb"\((.*?)(?<!\\)\) Tj", page, re.DOTALL):
-            plain = re.sub(rb"\\([\\()])", rb"\1", drawn.replace(rb"\r", b"\r"))
-            codes = (int.from_bytes(plain[at : at + 2], "big") for at in range(0, len(plain), 2))
-            words.append("".join(glyphs.get(code, "?") for code in codes))
-    return "\n".join(words)
 
 
 def test_same_invoice_makes_same_bytes(key: ApiKey, settings: Settings) -> None:

@@ -1,21 +1,33 @@
-"""PDF documents: the same bytes for the same content, a font with Chinese, tables over pages."""
+"""PDF documents: the same bytes for the same content, words that stay words, a font with Chinese, tables over pages."""
 
 from __future__ import annotations
 
 import datetime as dt
-import re
-import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import typst
 
 from billing import pdf
 from billing.pdf import Document, PdfColumn
 from tests.billing.factories import utc
+from tests.billing.pdf_text import pages_of, text_of
 
 COLUMNS = (PdfColumn("Key", 2), PdfColumn("Cost", 1, right=True))
-
-
 NOON = utc(2026, 11, 3)
+MARKUP = (
+    '#import "x": *', '#read("/etc/passwd")', "$x$ *b* _i_ `c`", "<a> @b // c /* d */ = e", "\\ \\n \\u{41}",
+    """"q" 'r' -- --- ... ~""", "{page} {pages} %(page)s {nb}", "((1) ]TJ",
+)  # fmt: skip
+ODD = (
+    "\0\x01\x1b\x7f",
+    "😀👩‍👩‍👧\U0010ffff\ue000",
+    "שלום عربي",
+    "\u202eRTL",
+    "a\tb\r\nc\u2028d",
+    "\ufeff\u200b\u00ad",
+    "i\u0301ﬁ",
+)
 
 
 def document(rows: int = 3, *, made_at: dt.datetime = NOON, language: str = "zh-hant") -> bytes:
@@ -28,22 +40,16 @@ def document(rows: int = 3, *, made_at: dt.datetime = NOON, language: str = "zh-
     return page.to_bytes()
 
 
-def streams(raw: bytes) -> list[bytes]:
-    """The file's compressed streams, opened."""
-    found = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", raw, re.DOTALL)
-    opened = []
-    for one in found:
-        try:
-            opened.append(zlib.decompress(one))
-        except zlib.error:
-            opened.append(one)
-    return opened
-
-
-def characters(raw: bytes) -> set[str]:
-    """All that the file's own tables say its glyphs stand for."""
-    maps = b"".join(one for one in streams(raw) if b"beginbfchar" in one or b"beginbfrange" in one)
-    return {chr(int(code, 16)) for code in re.findall(rb"<[0-9A-Fa-f]+> <([0-9A-Fa-f]{4})>", maps)}
+def everywhere(words: str) -> Document:
+    """These words in every place that a document has."""
+    page = Document(title=words, language="en", made_at=NOON, footer_words=words, mark=words)
+    page.heading(words, words)
+    page.parties((words, words), (words, words))
+    page.facts([(words, words)])
+    page.section(words)
+    page.table([PdfColumn(words, soft=True), PdfColumn(words, right=True)], [[words, words]], [[words, words]])
+    page.note(words)
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -57,22 +63,72 @@ def test_same_content_makes_same_bytes(usual: bytes) -> None:
     assert document(made_at=utc(2026, 11, 4)) != usual
 
 
+def test_threads_make_same_bytes() -> None:
+    alone = [document(rows) for rows in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(document, range(8))) == alone
+
+
 def test_chinese_is_written_with_glyphs(usual: bytes) -> None:
-    assert set("本帳單非統一發票北風有限公司臺市") <= characters(usual)
+    assert {pdf.NOT_A_UNIFORM_INVOICE, "北風有限公司", "臺北市"} <= set(text_of(usual).splitlines())
+
+
+@pytest.mark.parametrize("words", MARKUP)
+def test_words_are_no_markup(words: str) -> None:
+    printed = text_of(everywhere(words).to_bytes())
+    assert "".join(printed.split()).count("".join(words.split())) == 18
+
+
+@pytest.mark.parametrize("words", ODD)
+def test_unknown_characters_do_no_harm(words: str) -> None:
+    assert everywhere(words).to_bytes().startswith(b"%PDF-")
+
+
+def test_no_file_is_read() -> None:
+    with pytest.raises(typst.TypstError):
+        pdf._compiler.__wrapped__().compile(b'#read("../pdf.py")', format="pdf")
+
+
+def test_long_word_goes_on_in_next_line() -> None:
+    """With no character more or less."""
+    name = "key_" + "m" * 90
+    page = Document(title="x", language="en", made_at=NOON)
+    page.table([PdfColumn("Key", 1), PdfColumn("Cost", 5, right=True)], [[name, "1"]])
+    assert name in text_of(page.to_bytes()).replace("\n", "")
 
 
 def test_table_goes_on_over_pages() -> None:
     """Its names stand on each page anew, and every page has its number."""
-    raw = document(rows=120)
-    pages = [one for one in streams(raw) if b" Tj" in one]
-    assert len(pages) == raw.count(b"/Type /Page\n") == 3
-    assert set("123") <= characters(raw)
+    pages = [page.splitlines() for page in pages_of(document(rows=120))]
+    assert [page.count("Key") for page in pages] == [1, 1, 1]
+    assert [page[-1] for page in pages] == [f"Page {at} of 3" for at in (1, 2, 3)]
+    assert [word for page in pages for word in page if word.startswith("key-")] == [f"key-{at}" for at in range(120)]
+
+
+def test_section_is_never_alone() -> None:
+    """Wherever on a page it comes, the first row of its table is below it."""
+    found = set()
+    for above in range(80, 90):
+        page = Document(title="x", language="en", made_at=NOON)
+        for _at in range(above):
+            page.space()
+        page.section("Use")
+        page.table(COLUMNS, [["first", "1"]])
+        (at,) = [number for number, words in enumerate(pages_of(page.to_bytes())) if "Use\nKey\nCost\nfirst" in words]
+        found.add(at)
+    assert found == {0, 1}
 
 
 def test_font_is_a_subset(usual: bytes) -> None:
     """A document has the glyphs that it needs, not all 65,535 of the font."""
     assert len(usual) < 60_000
     assert pdf.font_path().stat().st_size > 10_000_000
+
+
+def test_another_font_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf, "FONT_SHA256", "0" * 64)
+    with pytest.raises(pdf.FontFault):
+        pdf.font_path.__wrapped__()
 
 
 def test_simplified_has_its_own_forms(usual: bytes) -> None:

@@ -18,7 +18,7 @@ from billing.money import parse, round_to_places, show, to_decimal
 from billing.proofs import Proof, prove
 from billing.usage import Part, TokenUsage
 from tests.billing.factories import LONG, make_account, make_adjustment, make_key, make_record, per_million, price, utc
-from tests.billing.test_invoice_pdf import text_of
+from tests.billing.pdf_text import text_of
 
 pytestmark = pytest.mark.django_db
 NOVEMBER = dt.date(2026, 11, 1)

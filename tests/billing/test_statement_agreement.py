@@ -29,7 +29,7 @@ from billing.sheets import write_csv
 from billing.statements import Statement
 from billing.usage import BUCKETS, TokenUsage
 from tests.billing.factories import make_account, make_adjustment, make_key, make_record, price
-from tests.billing.test_invoice_pdf import text_of
+from tests.billing.pdf_text import text_of
 
 pytestmark = pytest.mark.django_db
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.billing.test_invoice_pdf import text_of
+from tests.billing.pdf_text import text_of
 from tests.browser.stage import Site, Visits, overflows, run_inside
 
 RECORDS = """
