@@ -142,8 +142,9 @@ def _set_up() -> None:
     """For this transaction: memory, and no wait for the disk, since one that a crash takes back is due again."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
-            cursor.execute("SET LOCAL work_mem = %s", [WORK_MEM])
-            cursor.execute("SET LOCAL synchronous_commit = off")
+            cursor.execute(
+                "SELECT set_config('work_mem', %s, true), set_config('synchronous_commit', 'off', true)", [WORK_MEM]
+            )
 
 
 def _batches(due: Iterable[tuple[dt.date, int]]) -> Iterator[Batch]:

@@ -65,9 +65,12 @@ def dies(act: Act, at: int) -> bool:
             connection._commit = lambda: (count(), commit())  # type: ignore[attr-defined]
             with connection.execute_wrapper(step):
                 act()
-        finally:
             os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        finally:
+            os._exit(1)  # it raised
+    ended = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(ended) or os.waitstatus_to_exitcode(ended) == 0
+    return os.WIFSIGNALED(ended)
 
 
 def deaths(act: Act, state: Callable[[], object]) -> int:
