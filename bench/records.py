@@ -82,16 +82,16 @@ def roll_up() -> dict[str, Any]:
 
 
 def invoice() -> dict[str, Any]:
-    """Draft and issue the month; the lines have to add up."""
-    from billing import invoices
-    from billing.models import Invoice, UsageRecord
+    """Draft and issue the month, with its documents; the lines have to add up."""
+    from billing import invoices, month_close
+    from billing.models import Invoice, InvoiceDocument, UsageRecord
 
     began = time.perf_counter()
     drafts = invoices.draft(MONTH, now=AFTER)
     drafted = _since(began)
-    for draft in drafts:
-        invoices.issue(draft.pk, now=AFTER)
+    month_close.issue(drafts, now=AFTER)
     took = _since(began)
+    assert InvoiceDocument.objects.count() == len(drafts)
     assert not UsageRecord.objects.filter(invoice=None).exists()
     exact = sum(line.exact_nanos for each in Invoice.objects.prefetch_related("lines") for line in each.lines.all())
     assert exact == sum(UsageRecord.objects.values_list("cost_nanos", flat=True).iterator())

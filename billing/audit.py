@@ -10,7 +10,7 @@ so, but for what nobody decided (when a key was last used).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -105,7 +105,12 @@ def watched() -> frozenset[type[Model]]:
 
 def note(row: Model, message: str) -> None:
     """Note what a command or program did with an object where no watched column tells it: English, one short phrase."""
-    _note(row, AuditEntry.Action.DONE, {}, message=message)
+    note_each([row], message)
+
+
+def note_each(rows: Iterable[Model], message: str) -> None:
+    """The same of several objects, an entry for each."""
+    AuditEntry.objects.bulk_create([_entry(row, AuditEntry.Action.DONE, {}, message=message) for row in rows])
 
 
 def keep_admin_log(sender: type[Model], instance: Any, created: bool, raw: bool, using: str, **signal: Any) -> None:
@@ -122,12 +127,16 @@ def keep_admin_log(sender: type[Model], instance: Any, created: bool, raw: bool,
     )  # fmt: skip
 
 
-def _note(row: Model, action: str, changes: Changes, *, message: str = "", using: str = "default") -> None:
+def _note(row: Model, action: str, changes: Changes, *, using: str = "default") -> None:
+    _entry(row, action, changes).save(using=using, force_insert=True)
+
+
+def _entry(row: Model, action: str, changes: Changes, *, message: str = "") -> AuditEntry:
     by = actor()
     table, object_id = row._meta.label_lower, str(row.pk)
     if (act := _act.get()) is not None:
         act.noted.add((table, object_id))
-    AuditEntry.objects.using(using).create(
+    return AuditEntry(
         who=by.name[:150], user_id=by.user_id, table=table, object_id=object_id, object_name=str(row)[:300],
         action=action, changes=changes, message=message,
     )  # fmt: skip

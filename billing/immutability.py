@@ -63,6 +63,7 @@ TRIGGERS = (
     Trigger("hb_line_delete", LINE, "DELETE"),
     Trigger("hb_record_insert", RECORD, "INSERT"),
     Trigger("hb_record_update", RECORD, "UPDATE"),
+    Trigger("hb_record_claimed", RECORD, "UPDATE"),
     Trigger("hb_record_delete", RECORD, "DELETE"),
     Trigger("hb_adjustment_insert", ADJUSTMENT, "INSERT"),
     Trigger("hb_adjustment_update", ADJUSTMENT, "UPDATE"),
@@ -99,6 +100,16 @@ MESSAGES = {
 FIRST = {"hb_note_insert": f"PERFORM 1 FROM {INVOICE} WHERE id = NEW.invoice_id FOR UPDATE;"}
 """What PostgreSQL does before it looks: notes of one invoice wait for each other. On SQLite writers wait anyway."""
 
+ALL_AT_ONCE = {
+    "hb_record_claimed": f"""EXISTS (
+        SELECT 1 FROM {INVOICE} WHERE status IN ('open', 'paid') AND id IN (SELECT invoice_id FROM added)
+        AND (SELECT count(*) FROM added WHERE invoice_id = {INVOICE}.id)
+            > (SELECT count(*) FROM removed WHERE invoice_id = {INVOICE}.id)
+    )"""  # noqa: S608 - names of our own
+}
+"""What PostgreSQL asks once for all rows of a statement, since one that issues an invoice claims thousands: whether an
+issued one has more of them afterwards. Those that were on one before are looked at row by row (`hb_record_update`)."""
+
 _migrating: set[str] = set()
 """SQLite databases with migrations under way: their triggers come when all are done, not with migration 0002."""
 
@@ -107,13 +118,12 @@ def install(connection: BaseDatabaseWrapper) -> None:
     """Put the triggers on, as they are in this version, in one transaction. Repeatable."""
     if connection.alias in _migrating:
         return
-    write = {"postgresql": _postgresql, "sqlite": _sqlite}[connection.vendor]
     with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
         remove(connection)
         columns = _columns(connection)
         for trigger in TRIGGERS:
             if trigger.table in columns:
-                for statement in write(trigger, *_forbidden(trigger.name, columns, connection.vendor)):
+                for statement in _statements(trigger, columns, connection.vendor):
                     cursor.execute(statement)
         for sums in spending.TRIGGERS:
             if sums.table in columns:
@@ -174,6 +184,13 @@ def _columns(connection: BaseDatabaseWrapper) -> dict[str, list[str]]:
     return found
 
 
+def _statements(trigger: Trigger, columns: Mapping[str, list[str]], vendor: str) -> Iterator[str]:
+    if vendor == "postgresql" and trigger.name in ALL_AT_ONCE:
+        return _postgresql_all_at_once(trigger, ALL_AT_ONCE[trigger.name])
+    write = {"postgresql": _postgresql, "sqlite": _sqlite}[vendor]
+    return write(trigger, *_forbidden(trigger.name, columns, vendor))
+
+
 def _forbidden(name: str, tables: Mapping[str, list[str]], vendor: str) -> tuple[str, str]:
     """Under which condition over OLD and NEW a trigger refuses: a guard that spares most rows the rest, and the rest.
 
@@ -210,9 +227,10 @@ def _forbidden(name: str, tables: Mapping[str, list[str]], vendor: str) -> tuple
         "hb_line_update": ("TRUE", _invoice_is("<> 'draft'", "OLD.invoice_id", "NEW.invoice_id")),
         "hb_line_delete": ("TRUE", _invoice_is("<> 'draft'", "OLD.invoice_id")),
         "hb_record_insert": ("NEW.invoice_id IS NOT NULL", _invoice_is("<> 'draft'", "NEW.invoice_id")),
-        "hb_record_update": (
-            "(OLD.invoice_id IS NOT NULL OR NEW.invoice_id IS NOT NULL)",
-            f"{on_issued} AND {billed}",
+        "hb_record_update": ("OLD.invoice_id IS NOT NULL", f"{on_issued} AND {billed}"),
+        "hb_record_claimed": (
+            "OLD.invoice_id IS NULL AND NEW.invoice_id IS NOT NULL",
+            _invoice_is("IN ('open', 'paid')", "NEW.invoice_id"),
         ),
         "hb_record_delete": ("TRUE", "TRUE"),
         "hb_adjustment_insert": ("NEW.invoice_id IS NOT NULL", _invoice_is("<> 'draft'", "NEW.invoice_id")),
@@ -279,4 +297,20 @@ def _postgresql(trigger: Trigger, guard: str, condition: str) -> Iterator[str]:
     yield f"""
         CREATE TRIGGER {trigger.name} BEFORE {trigger.event} ON {trigger.table}
         FOR EACH ROW WHEN ({guard}) EXECUTE FUNCTION {trigger.name}()
+    """
+
+
+def _postgresql_all_at_once(trigger: Trigger, condition: str) -> Iterator[str]:
+    yield f"""
+        CREATE FUNCTION {trigger.name}() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF {condition} THEN
+                RAISE EXCEPTION '{MESSAGES[trigger.table]}' USING ERRCODE = 'integrity_constraint_violation';
+            END IF;
+            RETURN NULL;
+        END $$
+    """
+    yield f"""
+        CREATE TRIGGER {trigger.name} AFTER {trigger.event} ON {trigger.table}
+        REFERENCING OLD TABLE AS removed NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION {trigger.name}()
     """

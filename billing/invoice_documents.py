@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+from collections.abc import Sequence
 
-from django.db.models import QuerySet
+from django.db.models import QuerySet, prefetch_related_objects
 
 from billing import invoice_pdf
 from billing.models import Invoice, InvoiceDocument
@@ -27,7 +28,24 @@ def of(invoice: Invoice, *, now: dt.datetime) -> InvoiceDocument:
     """The document of an issued invoice, made now if it is not there yet. ValueError for a draft: it has none."""
     if invoice.status == Invoice.Status.DRAFT:
         raise ValueError("a draft has no document: it has a preview")
-    return made(invoice) or _make(invoice, now)
+    if found := made(invoice):
+        return found
+    make([invoice], now=now)
+    return InvoiceDocument.objects.get(pk=invoice.pk)
+
+
+def make(issued: Sequence[Invoice], *, now: dt.datetime) -> None:
+    """Make the documents of these invoices, where they are not there yet."""
+    prefetch_related_objects(issued, "lines")
+    fresh = []
+    for invoice in issued:
+        content = invoice_pdf.render(invoice)
+        fresh.append(
+            InvoiceDocument(
+                invoice=invoice, content=content, size_bytes=len(content), sha256=digest(content), made_at=now
+            )
+        )
+    InvoiceDocument.objects.bulk_create(fresh, ignore_conflicts=True)
 
 
 def is_long(invoice: Invoice) -> bool:
@@ -53,20 +71,10 @@ def digest(content: bytes) -> str:
 def make_missing(now: dt.datetime) -> int:
     """Make documents that are missing, a batch at a time, the oldest first; returns how many."""
     found = list(missing().order_by("issued_at", "pk")[:BATCH])
-    for invoice in found:
-        _make(invoice, now)
+    make(found, now=now)
     return len(found)
 
 
 def missing() -> QuerySet[Invoice]:
     """Issued invoices without a document."""
     return Invoice.objects.exclude(status=Invoice.Status.DRAFT).filter(document=None)
-
-
-def _make(invoice: Invoice, now: dt.datetime) -> InvoiceDocument:
-    content = invoice_pdf.render(invoice)
-    fresh = InvoiceDocument(
-        invoice=invoice, content=content, size_bytes=len(content), sha256=digest(content), made_at=now
-    )
-    InvoiceDocument.objects.bulk_create([fresh], ignore_conflicts=True)
-    return InvoiceDocument.objects.get(pk=invoice.pk)

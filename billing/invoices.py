@@ -8,15 +8,15 @@ the period's end is on none. No invoice is below zero: what is left of a credit 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Count, Q, QuerySet, Sum
-from django.db.models.functions import Coalesce
 from django.utils import translation
 
 from billing import adjustments, lines, locks, money, numbering, pricing
@@ -26,6 +26,10 @@ from billing.phrases import gettext_noop, known_again, phrase
 
 Status = Invoice.Status
 
+TOGETHER = 20
+"""Invoices in one transaction, where there are many: most statements are then one for all of them."""
+LINE = tuple(field.attname for field in InvoiceLine._meta.concrete_fields if field.name not in ("id", "invoice"))
+"""The columns by which lines are the same."""
 
 ALREADY = {
     Status.OPEN: gettext_noop("invoice %(number)s is open already"),
@@ -70,9 +74,9 @@ def draft(month: dt.date, *, account: Account | None = None, now: dt.datetime) -
         start, end = month_bounds(month, ZoneInfo(payer.timezone))
         if start > now:
             continue
-        for key in _keys_to_draft(payer, month.replace(day=1), end):
-            if found := _draft_key(payer, key, month.replace(day=1)):
-                drafts.append(found)
+        keys = list(_keys_to_draft(payer, month.replace(day=1), end))
+        for at in range(0, len(keys), at_once()):
+            drafts += _draft_keys(payer, keys[at : at + at_once()], month.replace(day=1))
     return drafts
 
 
@@ -80,28 +84,41 @@ def draft_again(key_ids: Collection[int]) -> None:
     """Make the drafts of these keys anew: what they bill has changed."""
     stale = Invoice.objects.filter(api_key__in=key_ids, status=Status.DRAFT).select_related("account", "api_key")
     for invoice in stale.order_by("month", "pk"):
-        _draft_key(invoice.account, invoice.api_key, invoice.month)
+        _draft_keys(invoice.account, [invoice.api_key], invoice.month)
+
+
+def at_once() -> int:
+    """How many invoices share a transaction. On SQLite all other writers wait for it: one."""
+    return TOGETHER if connection.vendor == "postgresql" else 1
 
 
 def issue(invoice_id: int, *, now: dt.datetime) -> Invoice:
     """Turn a draft into an invoice with a number. IssueBlocked, and nothing changed, when something is in the way."""
-    key_id = Invoice.objects.values_list("api_key_id", flat=True).get(pk=invoice_id)
+    return issue_together([invoice_id], now=now)[0]
+
+
+def issue_together(invoice_ids: Sequence[int], *, now: dt.datetime) -> list[Invoice]:
+    """The same of several, numbered in this order. Where something is in the way of one, none of them changes."""
+    key_ids = Invoice.objects.filter(pk__in=invoice_ids).values_list("api_key_id", flat=True)
     with transaction.atomic():
-        locks.hold("invoice", key_id)
-        invoice = _locked(invoice_id)
-        if invoice.status != Status.DRAFT:
-            raise IssueBlocked([phrase(ALREADY[Status(invoice.status)], number=invoice.number)])
-        _copy_facts(invoice, invoice.account, invoice.api_key)
-        claimed = _claim(invoice)
-        totals = _totals(claimed, invoice.currency)
-        if reasons := _blockers(invoice, claimed, totals):
+        locks.hold_each([("invoice", key_id) for key_id in key_ids])
+        found = _locked(invoice_ids)
+        for invoice in found:
+            if invoice.status != Status.DRAFT:
+                raise IssueBlocked([phrase(ALREADY[Status(invoice.status)], number=invoice.number)])
+            _copy_facts(invoice, invoice.account, invoice.api_key)
+        _claim(found)
+        bills = _bills(found, _claimed)
+        if reasons := [reason for invoice in found for reason in _blockers(invoice, bills[_month(invoice)].totals)]:
             raise IssueBlocked(reasons)
-        built = _write_lines(invoice, claimed, totals)
-        if misfit := _misfit(invoice, built, totals):
-            raise IssueBlocked([misfit])
-        adjustments.carry_over(invoice, lines.carried_nanos(built), now)
-        _number(invoice, now)  # last, since the counter stays locked until the commit
-    return invoice
+        built = _set_sums(found, bills)
+        _write_lines(built)
+        for invoice, own in built:
+            if misfit := _misfit(invoice, own, bills[_month(invoice)].totals):
+                raise IssueBlocked([misfit])
+            adjustments.carry_over(invoice, lines.carried_nanos(own), now)
+        _number(found, now)  # last, since the counter stays locked until the commit
+    return found
 
 
 def void(invoice_id: int, reason: str, now: dt.datetime) -> Invoice:
@@ -114,7 +131,7 @@ def void(invoice_id: int, reason: str, now: dt.datetime) -> Invoice:
             raise InvoiceError(f"{invoice} has credit notes, which stand: credit the rest of it instead")
         invoice.status, invoice.void_reason, invoice.voided_at = Status.VOID, reason.strip(), now
         invoice.save(update_fields=["status", "void_reason", "voided_at"])
-        for claimed in _claimed(invoice):
+        for claimed in _claimed([invoice]):
             claimed.update(invoice=None)
     return invoice
 
@@ -194,10 +211,11 @@ class _Claim(NamedTuple):
     adjustments: QuerySet[Adjustment]
 
 
-def _claimable(key_id: int, period_end: dt.datetime) -> _Claim:
-    """What the invoice of a period claims: from before its end, on no invoice. No clock decides what is late."""
-    records = UsageRecord.objects.filter(api_key_id=key_id, invoice=None, ended_at__lt=period_end)
-    return _Claim(records, adjustments.claimable(period_end).filter(api_key_id=key_id))
+def _claimable(found: Sequence[Invoice]) -> _Claim:
+    """What invoices of one period claim: from before its end, on no invoice. No clock decides what is late."""
+    key_ids, period_end = [invoice.api_key_id for invoice in found], found[0].period_end
+    records = UsageRecord.objects.filter(api_key__in=key_ids, invoice=None, ended_at__lt=period_end)
+    return _Claim(records, adjustments.claimable(period_end).filter(api_key__in=key_ids))
 
 
 def _keys_to_draft(account: Account, month: dt.date, period_end: dt.datetime) -> Iterable[ApiKey]:
@@ -211,39 +229,56 @@ def _keys_to_draft(account: Account, month: dt.date, period_end: dt.datetime) ->
     return ApiKey.objects.filter(wanted, account=account).order_by("name", "pk")
 
 
-def _draft_key(account: Account, key: ApiKey, month: dt.date) -> Invoice | None:
-    """The key's draft, written anew; None where its invoice is issued, or where nothing is left to claim."""
+def _draft_keys(account: Account, keys: Sequence[ApiKey], month: dt.date) -> list[Invoice]:
+    """The drafts of some keys of an account, written anew; none where an invoice is issued, or nothing is left."""
     with transaction.atomic():
-        locks.hold("invoice", key.pk)
-        invoice = Invoice.objects.filter(api_key=key, month=month).exclude(status=Status.VOID).first()
-        if invoice and invoice.status != Status.DRAFT:
-            return None
-        invoice = invoice or Invoice(month=month)
-        _copy_facts(invoice, account, key)
-        claim = _claimable(key.pk, invoice.period_end)
-        totals = _totals(claim, invoice.currency)
-        if not totals.worth_an_invoice:
-            _discard(invoice)
-            return None
-        invoice.save()
-        _write_lines(invoice, claim, totals)
-    return invoice
+        locks.hold_each([("invoice", key.pk) for key in keys])
+        standing = Invoice.objects.filter(api_key__in=keys, month=month).exclude(status=Status.VOID)
+        known = {invoice.api_key_id: invoice for invoice in standing}
+        found = []
+        for key in keys:
+            invoice = known.get(key.pk) or Invoice(month=month)
+            if invoice.status == Status.DRAFT:
+                _copy_facts(invoice, account, key)
+                found.append(invoice)
+        bills = _bills(found, _claimable)
+        drafts = [invoice for invoice in found if bills[_month(invoice)].totals.worth_an_invoice]
+        _discard(invoice for invoice in found if invoice not in drafts)
+        built = _set_sums(drafts, bills)
+        _save(drafts)
+        _write_lines(built)
+    return drafts
 
 
-def _discard(invoice: Invoice) -> None:
-    """Another month's invoice has claimed what this draft stood for."""
-    if invoice.pk:
-        invoice.lines.all().delete()
-        invoice.delete()
+def _save(drafts: Iterable[Invoice]) -> None:
+    fresh = []
+    for invoice in drafts:
+        if invoice.pk:
+            invoice.save(force_update=True)
+        else:
+            fresh.append(invoice)
+    Invoice.objects.bulk_create(fresh)
 
 
-def _locked(invoice_id: int) -> Invoice:
-    with_owner = Invoice.objects.select_related("account", "api_key")
-    return with_owner.select_for_update(of=("self",)).get(pk=invoice_id)
+def _discard(emptied: Iterable[Invoice]) -> None:
+    """Another month's invoices have claimed what these drafts stood for."""
+    for invoice in emptied:
+        if invoice.pk:
+            invoice.lines.all().delete()
+            invoice.delete()
+
+
+def _locked(invoice_ids: Sequence[int]) -> list[Invoice]:
+    """In the order of the ids."""
+    with_owner = Invoice.objects.select_related("account", "api_key").order_by("pk")
+    found = with_owner.select_for_update(of=("self",)).in_bulk(invoice_ids)
+    if len(found) < len(invoice_ids):
+        raise Invoice.DoesNotExist
+    return [found[invoice_id] for invoice_id in invoice_ids]
 
 
 def _open(invoice_id: int, act: str) -> Invoice:
-    invoice = _locked(invoice_id)
+    (invoice,) = _locked([invoice_id])
     if invoice.status != Status.OPEN:
         raise InvoiceError(f"only an open invoice can be {act}; {invoice} is {invoice.status}")
     return invoice
@@ -262,30 +297,34 @@ def _copy_facts(invoice: Invoice, account: Account, key: ApiKey) -> None:
     invoice.seller_tax_id = seller["tax_id"]
 
 
-def _claim(invoice: Invoice) -> _Claim:
-    """Set the invoice of all that it claims, and return exactly those."""
-    for claimable in _claimable(invoice.api_key_id, invoice.period_end):
-        claimable.update(invoice=invoice)
-    return _claimed(invoice)
+def _claim(found: Sequence[Invoice]) -> None:
+    """Set the invoice of all that these claim."""
+    waiting = Adjustment.objects.filter(invoice=None, api_key__in=[invoice.api_key_id for invoice in found])
+    adjusted = set(waiting.values_list("api_key_id", flat=True))
+    for invoice in found:
+        claimable = _claimable([invoice])
+        claimable.records.update(invoice=invoice)
+        if invoice.api_key_id in adjusted:
+            claimable.adjustments.update(invoice=invoice)
 
 
-def _claimed(invoice: Invoice) -> _Claim:
-    return _Claim(UsageRecord.objects.filter(invoice=invoice), Adjustment.objects.filter(invoice=invoice))
+def _claimed(found: Collection[Invoice]) -> _Claim:
+    return _Claim(UsageRecord.objects.filter(invoice__in=found), Adjustment.objects.filter(invoice__in=found))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Totals:
     """Of what an invoice bills: how many records there are, are unpriced, are in another currency; what they cost.
 
     `adjustments` counts those that are not merely carried over; `adjusted_nanos` is the sum of all.
     """
 
-    records: int
-    unpriced: int
-    foreign: int
-    cost_nanos: int
-    adjustments: int
-    adjusted_nanos: int
+    records: int = 0
+    unpriced: int = 0
+    foreign: int = 0
+    cost_nanos: int = 0
+    adjustments: int = 0
+    adjusted_nanos: int = 0
 
     @property
     def worth_an_invoice(self) -> bool:
@@ -293,37 +332,69 @@ class _Totals:
         return bool(self.records or self.adjustments or self.adjusted_nanos > 0)
 
 
-def _totals(claim: _Claim, currency: str) -> _Totals:
-    foreign = Count("id", filter=~Q(currency=currency))
-    used = claim.records.aggregate(
-        records=Count("id"),
-        unpriced=Count("id", filter=Q(unpriced=True)),
-        foreign=foreign,
-        cost=Coalesce(Sum("cost_nanos"), 0),
-    )
-    adjusted = claim.adjustments.aggregate(
-        made=Count("id", filter=~Q(kind=Adjustment.Kind.CARRIED)),
-        foreign=foreign,
-        nanos=Coalesce(Sum("amount_nanos"), 0),
-    )
-    return _Totals(
-        records=used["records"],
-        unpriced=used["unpriced"],
-        foreign=used["foreign"] + adjusted["foreign"],
-        cost_nanos=used["cost"],
-        adjustments=adjusted["made"],
-        adjusted_nanos=adjusted["nanos"],
-    )
+_Month = tuple[int, dt.date]
+"""What an invoice is for: a key's month."""
 
 
-def _blockers(invoice: Invoice, claimed: _Claim, totals: _Totals) -> list[str]:
+class _Bill(NamedTuple):
+    """What an invoice bills, as far as the database sums it."""
+
+    totals: _Totals
+    due: lines.Due
+
+
+def _bills(found: Sequence[Invoice], claim_of: Callable[[Sequence[Invoice]], _Claim]) -> dict[_Month, _Bill]:
+    """What each invoice bills. The queries are as many for one invoice as for all of a period."""
+    periods: defaultdict[tuple[dt.datetime, dt.datetime], list[Invoice]] = defaultdict(list)
+    for invoice in found:
+        periods[invoice.period_start, invoice.period_end].append(invoice)
+    bills: dict[_Month, _Bill] = {}
+    for (period_start, _end), alike in periods.items():
+        claim = claim_of(alike)
+        totals = _totals(claim, {invoice.api_key_id: invoice.currency for invoice in alike})
+        due = lines.due(*claim, period_start)
+        for invoice in alike:
+            bills[_month(invoice)] = _Bill(totals[invoice.api_key_id], due[invoice.api_key_id])
+    return bills
+
+
+def _month(invoice: Invoice) -> _Month:
+    return invoice.api_key_id, invoice.month
+
+
+def _totals(claim: _Claim, currencies: Mapping[int, str]) -> dict[int, _Totals]:
+    """Of each of these keys; `currencies`: what its invoice is in."""
+    found = {key_id: _Totals() for key_id in currencies}
+    used = claim.records.order_by().values_list("api_key_id", "currency")
+    for key_id, currency, records, unpriced, cost_nanos in used.annotate(
+        all=Count("id"), unpriced=Count("id", filter=Q(unpriced=True)), nanos=Sum("cost_nanos")
+    ):
+        own = found[key_id]
+        own.records += records
+        own.unpriced += unpriced
+        own.foreign += records if currency != currencies[key_id] else 0
+        own.cost_nanos += cost_nanos
+    adjusted = claim.adjustments.order_by().values_list("api_key_id", "currency")
+    for key_id, currency, count, made, nanos in adjusted.annotate(
+        all=Count("id"), made=Count("id", filter=~Q(kind=Adjustment.Kind.CARRIED)), nanos=Sum("amount_nanos")
+    ):
+        own = found[key_id]
+        own.adjustments += made
+        own.foreign += count if currency != currencies[key_id] else 0
+        own.adjusted_nanos += nanos
+    return found
+
+
+def _blockers(invoice: Invoice, totals: _Totals) -> list[str]:
     """Why this cannot be billed, one sentence per reason."""
     name = f"{invoice.account_name}/{invoice.key_name} {invoice.month:%Y-%m}"
     if not totals.worth_an_invoice:
         return [phrase(NOTHING_LEFT, name=name)]
     reasons: list[str] = []
     if totals.unpriced:
-        causes = claimed.records.filter(unpriced=True).order_by("unpriced_reason").values_list("unpriced_reason")
+        causes = (
+            _claimed([invoice]).records.filter(unpriced=True).order_by("unpriced_reason").values_list("unpriced_reason")
+        )
         for cause, requests in causes.annotate(requests=Count("id")):
             reasons.append(phrase(UNPRICED, name=name, count=requests, reason=known_again(cause, pricing.REASONS)))
     if totals.foreign:
@@ -331,21 +402,41 @@ def _blockers(invoice: Invoice, claimed: _Claim, totals: _Totals) -> list[str]:
     return reasons
 
 
-def _write_lines(invoice: Invoice, claim: _Claim, totals: _Totals) -> list[InvoiceLine]:
-    """Replace a draft's lines by the sums of these rows, and its totals by the sums of the lines; returns the lines."""
-    with translation.override(invoice.language):
-        built = lines.build(*claim, invoice.period_start, invoice.currency)
-    for line in built:
-        line.invoice = invoice
-    invoice.lines.all().delete()
-    InvoiceLine.objects.bulk_create(built)
-    places = money.currency_places(invoice.currency)
-    invoice.subtotal_nanos = sum(line.amount_nanos for line in built)
-    invoice.tax_nanos = money.share(invoice.subtotal_nanos, invoice.tax_rate_ppm, places)
-    invoice.total_nanos = invoice.subtotal_nanos + invoice.tax_nanos
-    invoice.unpriced = totals.unpriced
-    invoice.save()
+_Built = list[tuple[Invoice, list[InvoiceLine]]]
+
+
+def _set_sums(found: Iterable[Invoice], bills: Mapping[_Month, _Bill]) -> _Built:
+    """Each draft with the lines of its bill, and its totals set to their sums; nothing is saved."""
+    built = []
+    for invoice in found:
+        totals, due = bills[_month(invoice)]
+        with translation.override(invoice.language):
+            own = lines.build(due, invoice.currency)
+        places = money.currency_places(invoice.currency)
+        invoice.subtotal_nanos = sum(line.amount_nanos for line in own)
+        invoice.tax_nanos = money.share(invoice.subtotal_nanos, invoice.tax_rate_ppm, places)
+        invoice.total_nanos = invoice.subtotal_nanos + invoice.tax_nanos
+        invoice.unpriced = totals.unpriced
+        built.append((invoice, own))
     return built
+
+
+def _write_lines(built: _Built) -> None:
+    """Replace the lines of drafts, where they are others."""
+    written: defaultdict[int, list[tuple[object, ...]]] = defaultdict(list)
+    kept = InvoiceLine.objects.filter(invoice__in=[invoice for invoice, _own in built])
+    for invoice_id, *line in kept.order_by("invoice", "position").values_list("invoice_id", *LINE):
+        written[invoice_id].append(tuple(line))
+    changed = [
+        (invoice, own)
+        for invoice, own in built
+        if written[invoice.pk] != [tuple(getattr(line, column) for column in LINE) for line in own]
+    ]
+    for invoice, own in changed:
+        for line in own:
+            line.invoice = invoice
+    InvoiceLine.objects.filter(invoice__in=[invoice for invoice, _own in changed if written[invoice.pk]]).delete()
+    InvoiceLine.objects.bulk_create([line for _invoice, own in changed for line in own])
 
 
 def _misfit(invoice: Invoice, built: Sequence[InvoiceLine], totals: _Totals) -> str:
@@ -357,10 +448,11 @@ def _misfit(invoice: Invoice, built: Sequence[InvoiceLine], totals: _Totals) -> 
     return phrase(MISFIT, name=str(invoice), lines=money.show(records_nanos), records=money.show(totals.cost_nanos))
 
 
-def _number(invoice: Invoice, now: dt.datetime) -> None:
-    """Give a draft the next number of the year and open it."""
+def _number(found: Sequence[Invoice], now: dt.datetime) -> None:
+    """Give drafts the next numbers of the year and open them."""
     today = local_day(now, ZoneInfo(settings.SELLER["zone"]))
-    invoice.number = numbering.take(numbering.INVOICES, today.year)
-    invoice.status, invoice.issued_at = Status.OPEN, now
-    invoice.due_on = today + dt.timedelta(days=invoice.account.due_days)
-    invoice.save()
+    numbers = numbering.take_several(numbering.INVOICES, today.year, len(found))
+    for invoice, number in zip(found, numbers, strict=True):
+        invoice.number, invoice.status, invoice.issued_at = number, Status.OPEN, now
+        invoice.due_on = today + dt.timedelta(days=invoice.account.due_days)
+        invoice.save()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from django.db.models import BooleanField, Count, ExpressionWrapper, Q, QuerySet, Sum
-from django.db.models.functions import Coalesce
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -64,17 +64,42 @@ class LineSum:
     exact_nanos: int = 0
 
 
-def build(
-    records: QuerySet[UsageRecord], adjustments: QuerySet[Adjustment], period_start: dt.datetime, currency: str
-) -> list[InvoiceLine]:
-    """The lines (not saved, without an invoice) of priced records and of adjustments; they never sum to less than zero.
+@dataclass(slots=True)
+class Due:
+    """What a key is billed: exact sums, not yet rounded or put into words.
 
-    What is from before the period is on lines of its own. Unpriced records make no line: they hold up the issue instead
-    of showing as zero. Nor does a bucket nobody used. Where credits are more than all the rest, a last line takes what
-    is left of them over to the next invoice.
+    `of_ledger`: late or not, model, nanos; `by_hand`: late or not, model, kind, reason, nanos.
+    """
+
+    used: dict[LineKey, LineSum] = field(default_factory=dict)
+    of_ledger: list[tuple[bool, str, int]] = field(default_factory=list)
+    by_hand: list[tuple[Any, ...]] = field(default_factory=list)
+    carried_nanos: int = 0
+
+
+def due(
+    records: QuerySet[UsageRecord], adjustments: QuerySet[Adjustment], period_start: dt.datetime
+) -> defaultdict[int, Due]:
+    """Key -> what these records and adjustments bill it for a period that began then; earlier ones are late.
+
+    Unpriced records are none of it: they hold up the issue instead of showing as zero. The queries are as many for one
+    key as for all.
+    """
+    found: defaultdict[int, Due] = defaultdict(Due)
+    _add_records(found, records, period_start)
+    _add_adjustments(found, adjustments, period_start)
+    return found
+
+
+def build(due: Due, currency: str) -> list[InvoiceLine]:
+    """The lines (not saved, without an invoice) in the language that is active; they never sum to less than zero.
+
+    What is from before the period is on lines of its own. A bucket nobody used is on none. Where credits are more than
+    all the rest, a last line takes what is left of them over to the next invoice.
     """
     places = money.currency_places(currency)
-    built = [*_of_records(records, period_start, places), *_of_adjustments(adjustments, period_start, places)]
+    built = [_line(key, due.used[key], places) for key in sorted(due.used)]
+    built += _of_adjustments(due, places)
     if (subtotal := sum(line.amount_nanos for line in built)) < 0:
         words = gettext("credit carried over to the next invoice")
         built.append(_sum_line("", CARRIED_OVER, words, -subtotal, places))
@@ -88,60 +113,66 @@ def carried_nanos(built: Iterable[InvoiceLine]) -> int:
     return sum(line.exact_nanos for line in built if line.bucket == CARRIED_OVER)
 
 
-def _of_records(records: QuerySet[UsageRecord], period_start: dt.datetime, places: int) -> Iterator[InvoiceLine]:
+def _add_records(due: defaultdict[int, Due], records: QuerySet[UsageRecord], period_start: dt.datetime) -> None:
     late = ExpressionWrapper(Q(ended_at__lt=period_start), output_field=BooleanField())
     priced = records.filter(unpriced=False).order_by().annotate(late=late)
-    sums: dict[LineKey, LineSum] = {}
-    for key, quantity, exact_nanos in (*_buckets(priced), *_items(priced)):
+    for owner, key, quantity, exact_nanos in (*_buckets(priced), *_items(priced)):
         if quantity or exact_nanos:
-            found = sums.setdefault(key, LineSum())
+            found = due[owner].used.setdefault(key, LineSum())
             found.quantity += quantity
             found.exact_nanos += exact_nanos
-    for key in sorted(sums):
-        yield _line(key, sums[key], places)
 
 
-def _of_adjustments(adjustments: QuerySet[Adjustment], period_start: dt.datetime, places: int) -> Iterator[InvoiceLine]:
-    """The ledger's by model, those made by hand one by one, and carried credit as one; what sums to zero is no line.
+def _add_adjustments(due: defaultdict[int, Due], adjustments: QuerySet[Adjustment], period_start: dt.datetime) -> None:
+    """The ledger's by model, those made by hand one by one, and carried credit as one.
 
     The ledger's may be many and tiny: one by one, rounding would make nothing of them.
     """
     late = ExpressionWrapper(Q(effective_at__lt=period_start), output_field=BooleanField())
     dated = adjustments.annotate(late=late)
-    by_model = dated.filter(kind__in=BY_LEDGER).order_by("late", "record__model").values_list("late", "record__model")
-    for is_late, model, nanos in by_model.annotate(nanos=Sum("amount_nanos")):
+    by_model = dated.filter(kind__in=BY_LEDGER).order_by("late", "record__model")
+    sums = by_model.values_list("api_key_id", "late", "record__model").annotate(nanos=Sum("amount_nanos"))
+    for owner, is_late, model, nanos in sums:
+        due[owner].of_ledger.append((is_late, model, nanos))
+    made = dated.filter(kind__in=BY_HAND).order_by("effective_at", "pk")
+    for owner, *told in made.values_list("api_key_id", "late", "record__model", "kind", "reason", "amount_nanos"):
+        due[owner].by_hand.append(tuple(told))
+    carried = adjustments.filter(kind=Adjustment.Kind.CARRIED).order_by().values_list("api_key_id")
+    for owner, nanos in carried.annotate(nanos=Sum("amount_nanos")):
+        due[owner].carried_nanos = nanos
+
+
+def _of_adjustments(due: Due, places: int) -> Iterator[InvoiceLine]:
+    """What sums to zero is no line."""
+    for late, model, nanos in due.of_ledger:
         words = gettext("requests that ended after they were billed")
         if nanos:
-            yield _sum_line(model, ADJUSTMENT, words, nanos, places, late=is_late)
-    made = dated.filter(kind__in=BY_HAND).order_by("effective_at", "pk")
-    for is_late, model, kind, reason, nanos in made.values_list(
-        "late", "record__model", "kind", "reason", "amount_nanos"
-    ):
-        yield _sum_line(model or "", ADJUSTMENT, f"{BY_HAND[kind]} · {reason}", nanos, places, late=is_late)
-    carried = adjustments.filter(kind=Adjustment.Kind.CARRIED).aggregate(nanos=Coalesce(Sum("amount_nanos"), 0))
-    if carried["nanos"]:
+            yield _sum_line(model, ADJUSTMENT, words, nanos, places, late=late)
+    for late, about, kind, reason, nanos in due.by_hand:
+        yield _sum_line(about or "", ADJUSTMENT, f"{BY_HAND[kind]} · {reason}", nanos, places, late=late)
+    if due.carried_nanos:
         words = gettext("credit carried over from an earlier invoice")
-        yield _sum_line("", ADJUSTMENT, words, carried["nanos"], places)
+        yield _sum_line("", ADJUSTMENT, words, due.carried_nanos, places)
 
 
-def _buckets(records: QuerySet[Any]) -> Iterator[tuple[LineKey, int, int]]:
-    """The five buckets of the records' own models, summed by the database: key, quantity, exact nanos."""
-    for row in records.values(*DIMENSIONS, "unit_prices").annotate(**BUCKET_SUMS):
+def _buckets(records: QuerySet[Any]) -> Iterator[tuple[int, LineKey, int, int]]:
+    """The five buckets of the records' own models, summed by the database: owner, key, quantity, exact nanos."""
+    for row in records.values("api_key_id", *DIMENSIONS, "unit_prices").annotate(**BUCKET_SUMS):
         for bucket in BUCKETS:
             key = _key(row, bucket, unit_nanos=row["unit_prices"].get(bucket, 0))
-            yield key, row[f"{bucket}_count"], row[f"{bucket}_cost"]
+            yield row["api_key_id"], key, row[f"{bucket}_count"], row[f"{bucket}_cost"]
 
 
-def _items(records: QuerySet[Any]) -> Iterator[tuple[LineKey, int, int]]:
+def _items(records: QuerySet[Any]) -> Iterator[tuple[int, LineKey, int, int]]:
     """Server tools and other models' buckets. Records with the same items come as one row and a number of times.
 
     Long context is a matter of the record's own model; what it does to another model is in that one's unit price.
     """
-    for row in records.exclude(items=[]).values(*DIMENSIONS, "items").annotate(times=Count("*")):
+    for row in records.exclude(items=[]).values("api_key_id", *DIMENSIONS, "items").annotate(times=Count("*")):
         for item in row["items"]:
             own = {**row, "model": item["model"], "price_version": item["price_version"], "long_context": False}
             key = _key(own, item["bucket"], unit_nanos=item["unit_nanos"], per_request=not item["per_million"])
-            yield key, item["quantity"] * row["times"], item["amount_nanos"] * row["times"]
+            yield row["api_key_id"], key, item["quantity"] * row["times"], item["amount_nanos"] * row["times"]
 
 
 def _key(row: Mapping[str, Any], bucket: str, *, unit_nanos: int, per_request: bool = False) -> LineKey:

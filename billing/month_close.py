@@ -107,18 +107,28 @@ def issue(chosen: Sequence[Invoice], *, now: dt.datetime, tell: Tell = say_nothi
 
     What another issues in the same moment is neither issued nor blocked here: it is one set of invoices.
     """
-    outcome = Outcome()
-    for at, invoice in enumerate(chosen, start=1):
-        try:
-            outcome.issued.append(issue_one(invoice.pk, now=now))
-        except invoices.IssueBlocked as blocked:
-            if Invoice.objects.filter(pk=invoice.pk, status=Invoice.Status.DRAFT).exists():
-                outcome.blocked.append((invoice, blocked.reasons))
-        except Invoice.DoesNotExist:  # drafted again meanwhile, with nothing left to bill
-            continue
-        finally:
-            tell(at, len(chosen))
+    outcome, size = Outcome(), invoices.at_once()
+    for at in range(0, len(chosen), size):
+        some = chosen[at : at + size]
+        _issue_some(some, now, outcome)
+        tell(at + len(some), len(chosen))
     return outcome
+
+
+def _issue_some(chosen: Sequence[Invoice], now: dt.datetime, outcome: Outcome) -> None:
+    """Together; where something is in the way of one, one by one."""
+    try:
+        issued = _issue([invoice.pk for invoice in chosen], now)
+    except (invoices.IssueBlocked, Invoice.DoesNotExist) as reason:
+        if len(chosen) > 1:
+            for invoice in chosen:
+                _issue_some([invoice], now, outcome)
+        elif isinstance(reason, invoices.IssueBlocked) and drafts(chosen[0].month).filter(pk=chosen[0].pk).exists():
+            outcome.blocked.append((chosen[0], reason.reasons))
+        # Else it is issued, or was drafted again meanwhile, with nothing left to bill.
+    else:
+        invoice_documents.make(issued, now=now)
+        outcome.issued += issued
 
 
 def issue_one(invoice_id: int, *, now: dt.datetime, waiting: bool = False) -> Invoice:
@@ -126,11 +136,16 @@ def issue_one(invoice_id: int, *, now: dt.datetime, waiting: bool = False) -> In
 
     `waiting`: somebody waits for a page, so that a long document is left to beat.
     """
-    with transaction.atomic():
-        issued = invoices.issue(invoice_id, now=now)
-        audit.note(issued, "issued")
+    (issued,) = _issue([invoice_id], now)
     if not (waiting and invoice_documents.is_long(issued)):
-        invoice_documents.of(issued, now=now)
+        invoice_documents.make([issued], now=now)
+    return issued
+
+
+def _issue(invoice_ids: Sequence[int], now: dt.datetime) -> list[Invoice]:
+    with transaction.atomic():
+        issued = invoices.issue_together(invoice_ids, now=now)
+        audit.note_each(issued, "issued")
     return issued
 
 

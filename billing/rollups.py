@@ -127,7 +127,7 @@ def _rebuild(batch: Batch) -> int:
     of every deleted due row is in the sum. A due row that comes in between stays, and its day is made again.
     """
     with transaction.atomic():
-        locks.hold_all("rollup", batch.keys)
+        locks.hold_each([("rollup", key) for key in batch.keys])
         _set_up()
         for table in (RollupDue, UsageRollup, UsageDay, FlagRollup):
             table._default_manager.filter(batch.condition()).delete()

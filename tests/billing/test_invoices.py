@@ -10,8 +10,9 @@ from fractions import Fraction
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Sum
+from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -570,6 +571,73 @@ def test_years_count_from_one(key: ApiKey) -> None:
     make_record(key, utc(2026, 12, 3))
     numbers = [issued(NOVEMBER).number, issued(DECEMBER, now=utc(2027, 1, 1)).number]
     assert numbers == ["2026-000001", "2027-000001"]
+
+
+# --- together ---
+
+
+def keys_of_two_zones() -> list[ApiKey]:
+    """Two months of use each, with a credit that is more than the first month's."""
+    yen = make_account("southwind", timezone="Asia/Kathmandu", currency="JPY", language="zh-Hant", tax_rate_ppm=50_000)
+    owners = [make_key(make_account("northwind"), "a"), make_key(yen, "b"), make_key(yen, "c")]
+    for at, owner in enumerate(owners, start=1):
+        for month in (10, 11):
+            usage = TokenUsage(input=at * 1_000_000, server_tools={"web_search": month})
+            tools = price(currency=owner.account.currency, server_tools={"web_search": parse("0.01")})
+            make_record(owner, utc(2026, month, 3), usage, version=tools)
+    make_adjustment(owners[2], utc(2026, 10, 4), -(10**12))
+    return owners
+
+
+def told() -> list[tuple[object, ...]]:
+    """What invoices say, but for their numbers' order and the moments of their making."""
+    columns = ("month", "status", "subtotal_nanos", "tax_nanos", "total_nanos", "currency")
+    lines = ("lines__position", "lines__description", "lines__quantity", "lines__exact_nanos", "lines__amount_nanos")
+    return list(Invoice.objects.order_by("key_name", "month", "lines__position").values_list(*columns, *lines))
+
+
+def test_together_is_as_one_by_one(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several keys, zones, currencies and months; numbers in the order that was asked for."""
+    keys_of_two_zones()
+    monkeypatch.setattr(invoices, "at_once", lambda: 20)
+    drafts = [*invoices.draft(OCTOBER, now=NOW), *invoices.draft(NOVEMBER, now=NOW)][::-1]
+    order = sorted(drafts, key=lambda draft: (draft.month, draft.key_name))
+    before = set(UsageRecord.objects.values_list("pk", flat=True))
+    with transaction.atomic():
+        together = invoices.issue_together([draft.pk for draft in order], now=NOW)
+        assert [invoice.number for invoice in together] == [f"2026-{at:06d}" for at in range(1, 7)]
+        assert {(record.invoice.api_key_id, record.invoice.month) for record in UsageRecord.objects.all()} == {
+            (draft.api_key_id, draft.month) for draft in drafts
+        }  # type: ignore[union-attr]
+        assert Adjustment.objects.filter(kind="carried").count() == 2
+        found = told()
+        transaction.set_rollback(True)
+    for draft in order:
+        invoices.issue(draft.pk, now=NOW)
+    assert (told(), set(UsageRecord.objects.values_list("pk", flat=True))) == (found, before)
+
+
+def test_one_that_is_blocked_blocks_all_together(key: ApiKey) -> None:
+    other = make_key(key.account, "other")
+    make_record(key, utc(2026, 11, 3), service_tier="scale")
+    make_record(other, utc(2026, 11, 3))
+    drafts = invoices.draft(NOVEMBER, now=NOW)
+    with pytest.raises(invoices.IssueBlocked, match="northwind/production 2026-11: 1 unpriced requests"):
+        invoices.issue_together([draft.pk for draft in drafts], now=NOW)
+    assert set(Invoice.objects.values_list("status", "number")) == {("draft", None)}
+    assert not UsageRecord.objects.exclude(invoice=None).exists()
+
+
+def test_more_drafts_take_no_more_queries(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invoices, "at_once", lambda: 20)
+    make_record(key, utc(2026, 11, 3))
+    with CaptureQueriesContext(connection) as one:
+        invoices.draft(NOVEMBER, now=NOW)
+    for at in range(9):
+        make_record(make_key(key.account, f"key-{at}"), utc(2026, 12, 1))
+    with CaptureQueriesContext(connection) as ten:
+        assert len(invoices.draft(DECEMBER, now=NOW)) == 10
+    assert len(ten) == len(one)
 
 
 # --- paid and void ---
