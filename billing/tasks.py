@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import uuid
 from zoneinfo import ZoneInfo
 
 from celery import shared_task
 from celery.schedules import crontab
+from django.conf import settings
+from django.db import connection
 from django.utils import timezone
 
-from billing import count_factors, exports, invoice_documents, invoice_runs, invoices, jobs, rollups
+from billing import (
+    clickhouse,
+    count_factors,
+    exports,
+    invoice_documents,
+    invoice_runs,
+    invoices,
+    jobs,
+    partitions,
+    rollups,
+)
 from billing import sweep as sweeping
 from billing.models import Account
 from billing.periods import local_day
+
+log = logging.getLogger(__name__)
 
 DRAFT_DAYS = 3
 """On so many first days of a month, last month's invoices are drafted anew: late usage still comes in."""
@@ -24,8 +39,12 @@ BEAT_SCHEDULE = {
     "fit-count-factors": {"task": "billing.tasks.fit_count_factors", "schedule": crontab(hour="3", minute="40")},
     "tend-exports": {"task": "billing.tasks.tend_exports", "schedule": 60.0, "options": {"expires": 60}},
     "tend-invoices": {"task": "billing.tasks.tend_invoices", "schedule": 60.0, "options": {"expires": 60}},
+    "make-partitions": {"task": "billing.tasks.make_partitions", "schedule": crontab(hour="2", minute="20")},
     "draft-month": {"task": "billing.tasks.draft_month", "schedule": crontab(minute="10")},
 }
+if settings.CLICKHOUSE_URL:
+    SHIP = {"task": "billing.tasks.ship_records", "schedule": 10.0, "options": {"expires": 10}}
+    BEAT_SCHEDULE["ship-records"] = SHIP
 
 
 @shared_task  # type: ignore[untyped-decorator]  # celery ships no types
@@ -69,6 +88,25 @@ def tend_invoices() -> int:
     """Do runs that were left lying, and make documents that are missing; returns how many of both."""
     at = jobs.database_now()
     return invoice_runs.tend(at) + invoice_documents.make_missing(at)
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def make_partitions() -> int:
+    """Make the partitions of the months to come, where records are in partitions; returns how many."""
+    return len(partitions.make_ahead(connection, timezone.now()))
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def ship_records() -> int:
+    """Send new and changed records to ClickHouse, where one is set; returns how many."""
+    store = clickhouse.store()
+    if store is None:
+        return 0
+    try:
+        return clickhouse.ship(store)
+    except clickhouse.Unavailable as error:
+        log.warning("records wait: ClickHouse does not take them (%s)", error)
+        return 0
 
 
 @shared_task  # type: ignore[untyped-decorator]

@@ -6,20 +6,24 @@ Every sum is of one currency: rows and totals are apart by currency. A day is ea
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.db.models import Sum
 
-from billing import adjustments, money
+from billing import adjustments, clickhouse, money
 from billing.models import Account, ApiKey
 from billing.periods import local_day
 from billing.report_query import ACCOUNT, DAY, KEY, BadQuery, Periods, Query, Span
 from billing.usage_sums import Cut, Figures, one_snapshot, sums
+
+log = logging.getLogger(__name__)
 
 MAX_ROWS = 50_000
 """Rows of one report; more is a matter for the records themselves."""
@@ -35,6 +39,10 @@ NOTHING = Figures()
 
 Place = tuple[Any, ...]
 """A row's dimensions: a day, an account's or a key's id, or a name, each in the order of the query."""
+
+
+Sums = Callable[..., dict[tuple[Any, ...], Figures]]
+"""`usage_sums.sums`, or whoever answers the same from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +112,29 @@ def build(query: Query, now: dt.datetime, *, with_days: bool = False) -> tuple[R
     """
     zones = zones_of(query)
     periods = _periods(query, zones, now)
-    with one_snapshot():
-        rows = _rows(query, periods)
-        days = _days(query, periods, rows.values()) if with_days else None
-        names = _names(query, rows, days)
+    rows, days, names = _read(query, periods, with_days)
     totals = _totals(rows.values())
     return Report(query, periods, zones, _ordered(rows.values(), query, names, totals), totals, names), days
+
+
+def _read(query: Query, periods: Periods, with_days: bool) -> tuple[dict[tuple[Place, str], Row], Days | None, Names]:
+    """From ClickHouse where it is set and up to date, else from PostgreSQL."""
+    store = clickhouse.store()
+    if store is not None and clickhouse.fresh():
+        try:
+            return _read_from(partial(clickhouse.sums, store), query, periods, with_days)
+        except clickhouse.Unavailable as error:
+            log.warning("the report is read from PostgreSQL: ClickHouse does not answer (%s)", error)
+    with one_snapshot():
+        return _read_from(sums, query, periods, with_days)
+
+
+def _read_from(
+    sums: Sums, query: Query, periods: Periods, with_days: bool
+) -> tuple[dict[tuple[Place, str], Row], Days | None, Names]:
+    rows = _rows(sums, query, periods)
+    days = _days(sums, query, periods, rows.values()) if with_days else None
+    return rows, days, _names(query, rows, days)
 
 
 def zones_of(query: Query) -> tuple[str, ...]:
@@ -162,7 +187,7 @@ def _periods(query: Query, zones: Sequence[str], now: dt.datetime) -> Periods:
     return query.periods(books, latest)
 
 
-def _rows(query: Query, periods: Periods) -> dict[tuple[Place, str], Row]:
+def _rows(sums: Sums, query: Query, periods: Periods) -> dict[tuple[Place, str], Row]:
     by = (*query.dimensions, "currency")
     rows: dict[tuple[Place, str], Row] = {}
     for (*place, currency), figures in sums(cut_of(query, periods.now), by).items():
@@ -197,7 +222,7 @@ def _beside(periods: Periods, day: dt.date) -> dt.date | Lone:
     return periods.counterpart(day) or Lone(day)
 
 
-def _days(query: Query, periods: Periods, rows: Iterable[Row]) -> Days:
+def _days(sums: Sums, query: Query, periods: Periods, rows: Iterable[Row]) -> Days:
     """The series are the query's first dimension that is no day; of thousands only the leaders' days are read."""
     rows = [row for row in rows if row.now.requests]
     series = next((name for name in query.dimensions if name != DAY), ACCOUNT)

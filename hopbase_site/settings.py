@@ -9,6 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from kombu.entity import Exchange, Queue
+
 from hopbase_site import environment
 from hopbase_site.navigation import UNFOLD as UNFOLD
 from hopbase_site.release import USER_AGENT as USER_AGENT
@@ -59,6 +61,10 @@ DATABASE_URL = environment.text("DATABASE_URL", f"sqlite:///{VAR_DIR / 'hopbase.
 REDIS_URL = environment.text("REDIS_URL", "")
 """Empty: `manage.py serve` starts the embedded Valkey on a socket under VAR_DIR."""
 VALKEY_URL = REDIS_URL or f"unix://{VAR_DIR / 'valkey.sock'}"
+
+CLICKHOUSE_URL = environment.web_address("HOPBASE_CLICKHOUSE_URL")
+CLICKHOUSE_USER = environment.text("HOPBASE_CLICKHOUSE_USER", "")
+CLICKHOUSE_PASSWORD = environment.text("HOPBASE_CLICKHOUSE_PASSWORD", "")
 
 DATABASES = {"default": environment.database(DATABASE_URL)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -163,6 +169,28 @@ SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W008", "security.W021"]
 
 # --- Celery: the database is the record, the broker only a hint ---
+QUICK, LONG = "celery", "long"
+"""A worker takes both, unless -Q names one: what takes minutes should not keep sweeps, roll-ups and alarms waiting."""
+CELERY_TASK_QUEUES = [
+    Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
+    for name in (QUICK, LONG)
+]
+CELERY_TASK_CREATE_MISSING_QUEUES = False
+CELERY_TASK_ROUTES = {
+    "billing.tasks.sweep": {"queue": QUICK},
+    "billing.tasks.rebuild_rollups": {"queue": QUICK},
+    "billing.tasks.make_partitions": {"queue": QUICK},
+    "billing.tasks.ship_records": {"queue": LONG},
+    "streaming.tasks.watch_alarms": {"queue": QUICK},
+    "streaming.tasks.tell_alarm": {"queue": QUICK},
+    "hopbase_site.tasks.forget_logins": {"queue": QUICK},
+    "billing.tasks.run_export": {"queue": LONG},
+    "billing.tasks.tend_exports": {"queue": LONG},  # it runs what was left lying
+    "billing.tasks.run_invoices": {"queue": LONG},
+    "billing.tasks.tend_invoices": {"queue": LONG},
+    "billing.tasks.draft_month": {"queue": LONG},
+    "billing.tasks.fit_count_factors": {"queue": LONG},
+}
 CELERY_BROKER_URL = REDIS_URL or f"redis+socket://{VAR_DIR / 'valkey.sock'}"
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True

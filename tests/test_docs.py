@@ -151,6 +151,15 @@ def test_nginx_leaves_limits_to_gateway():
     assert said("keepalive_timeout") < KEEP_ALIVE_S
 
 
+def test_nginx_sends_no_post_twice():
+    """It may have reached a provider, which is paid for it."""
+    directives = [
+        line.partition("#")[0] for path in ROOT.glob("deploy/nginx*.conf") for line in path.read_text().splitlines()
+    ]
+    [told] = [line.split() for line in directives if "proxy_next_upstream" in line]
+    assert set(told) == {"proxy_next_upstream", "error", "timeout;"}
+
+
 @pytest.mark.parametrize("name", ["compose.yaml", "systemd/hopbase-gateway.service", "systemd/hopbase-admin.service"])
 def test_deployment_files_start_serve_as_it_is(name):
     """The options of `serve` in a deployment file are options that it takes."""

@@ -19,6 +19,7 @@ from billing.models.reconciliation import (
 )
 from billing.models.reports import Export, SavedView
 from billing.models.rollups import RollupDue, UsageDay, UsageRollup
+from billing.models.shipping import RecordToShip
 from billing.models.usage import Attempt, GatewayProcess, OpenStream, StoredObject, UsageRecord
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Reconciliation",
     "ReconciliationMapping",
     "ReconciliationRow",
+    "RecordToShip",
     "RollupDue",
     "SavedView",
     "StoredObject",

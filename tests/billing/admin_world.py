@@ -27,6 +27,7 @@ from billing.models import (
     OpenStream,
     Price,
     Reconciliation,
+    RecordToShip,
     SavedView,
     StoredObject,
     UsageRecord,
@@ -121,6 +122,7 @@ def make_world() -> World:
     make_adjustment(
         key, moment, -1_500_000, record=record, reason="the stream taken for lost ended after all: complete, reported"
     )
+    RecordToShip.objects.create(record_id=uuid.uuid4())
     StoredObject.objects.create(
         account=record.account, object_id="resp_kept_1", provider="acme-cloud", upstream_model="gpt-5.6-sol",
         record_id=record.pk, created_at=moment,

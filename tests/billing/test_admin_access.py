@@ -34,7 +34,7 @@ SEEN_BY_BOTH = (
     "billing_export", "billing_attemptquarter", "billing_providertest", "billing_reconciliation",
     "billing_reconciliationmapping", "billing_reconciliationrow",
 )  # fmt: skip
-ROOT_ONLY = ("auth_user", "auth_group", "billing_catalogueversion", "billing_invoicecounter")
+ROOT_ONLY = ("auth_user", "auth_group", "billing_catalogueversion", "billing_invoicecounter", "billing_recordtoship")
 
 
 @pytest.fixture(autouse=True)

@@ -40,6 +40,7 @@ http {{
 }}
 """
 """What a distribution's own nginx.conf does for the shipped file, in a folder of ours."""
+ONE_NODE = re.compile(r"^upstream hopbase_gateway \{.*?^\}$", re.MULTILINE | re.DOTALL)
 LARGEST = 32 * 1024 * 1024
 """HOPBASE_MAX_BODY_BYTES as it is by default."""
 AT_ONCE_S = 0.3
@@ -49,9 +50,9 @@ pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed: a
 
 
 class Nginx:
-    """A running nginx with the shipped file, on ports of its own."""
+    """A running nginx with the shipped file, on ports of its own. `nodes`: that file for several, with their ports."""
 
-    def __init__(self, folder: Path, gateway: Gateway) -> None:
+    def __init__(self, folder: Path, *ports: int, nodes: str = "") -> None:
         self.folder = folder
         make_certificate(folder)
         self.port, plain = free_ports(2)
@@ -59,12 +60,15 @@ class Nginx:
         for shipped, ours in {
             "listen 443 ssl;": f"listen 127.0.0.1:{self.port} ssl;",
             "listen 80;": f"listen 127.0.0.1:{plain};",
-            "127.0.0.1:8000;": f"127.0.0.1:{gateway.port};",
-            "127.0.0.1:8001;": f"127.0.0.1:{gateway.port};",
+            "127.0.0.1:8000;": f"127.0.0.1:{ports[0]};",
+            "127.0.0.1:8001;": f"127.0.0.1:{ports[0]};",
             "/etc/ssl/gateway.example/": f"{folder}/",
         }.items():
             assert shipped in text
             text = text.replace(shipped, ours)
+        if nodes:
+            text, replaced = ONE_NODE.subn(nodes, text)
+            assert replaced == 1
         (folder / "hopbase.conf").write_text(text)
         (folder / "nginx.conf").write_text(AROUND.format(folder=folder))
         self.plain_url, self.url = f"http://127.0.0.1:{plain}", f"https://127.0.0.1:{self.port}"
@@ -138,7 +142,7 @@ def behind(installation: Installation) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def nginx(behind: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
-    with Nginx(tmp_path_factory.mktemp("nginx"), behind).running() as running:
+    with Nginx(tmp_path_factory.mktemp("nginx"), behind.port).running() as running:
         yield running
 
 
