@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || echo python3)
 PORT ?= 8000
 ONCE ?=
 ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 
 BIN := .venv/bin
 READY := .venv/requirements.installed
