@@ -5,8 +5,9 @@ https://platform.openai.com/docs/api-reference/chat-streaming
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -355,6 +356,22 @@ _USAGE_LAST = _USAGE_NULL + b"}\n\n"
 
 _new = tuple.__new__  # as in sse: twice as fast as the NamedTuple's own constructor
 
+_PLAIN_TEXT = re.compile(rb'[^"\\\x00-\x1f]+')
+"""What stands in JSON for itself."""
+_MOST_COMPARED = 8
+"""So often the place of a chunk's text is looked for in a stream. Where each has something of its own beside the text
+(`obfuscation`, `logprobs`), that would only cost."""
+
+
+class _Like(NamedTuple):
+    """A chunk of text, before and after the text: as it came, and as the client sees it."""
+
+    before: bytes
+    after: bytes
+    shown_before: bytes
+    shown_after: bytes
+    key: Key
+
 
 class Meter:
     """Reads one stream from the role chunk to `[DONE]`."""
@@ -375,9 +392,15 @@ class Meter:
         self._public_name = compact(options.model)
         self._renames = options.rename_from is not None
         self._strips = not options.include_usage
+        self._like: _Like | None = None
+        self._compared = 0
 
     def feed(self, event: SSEEvent) -> Verdict:
         data = event.data
+        if self._like is not None:
+            if (shown := self._shown_alike(event.raw, self._like)) is not None:
+                return _new(Verdict, (shown, True, None))
+            self._like = None
         if data == b"[DONE]":
             return self._done(event)
         try:
@@ -403,9 +426,11 @@ class Meter:
             return failed
         if filler and not output and self._is_filler(chunk, fresh=len(self._begun) > began):
             return Verdict(b"")
-        if (has_usage and self._strips) or self._renames:
-            return _new(Verdict, (self._edited(event, chunk), output, None))
-        return _new(Verdict, (event.raw, output, None))
+        shown = self._edited(event, chunk) if (has_usage and self._strips) or self._renames else event.raw
+        if output and self._compared < _MOST_COMPARED:
+            self._compared += 1
+            self._like = self._likeness(event, chunk, shown)
+        return _new(Verdict, (shown, output, None))
 
     def finish(self) -> Verdict:
         if not self._has_finished() or "error" in self._finishes.values():
@@ -422,6 +447,41 @@ class Meter:
 
     def error_event(self, error: GatewayError) -> bytes:
         return b"data: " + compact(openai_error(error)) + b"\n\n"
+
+    # --- chunks that differ in their text alone: nearly all, and read without a parser ---
+
+    def _likeness(self, event: SSEEvent, chunk: dict[str, Any], shown: bytes) -> _Like | None:
+        """What the next chunk must be but for its text, if this one holds the text of one choice and nothing else."""
+        choices = chunk["choices"]
+        if len(choices) != 1 or chunk.get("usage") or "x_groq" in chunk or choices[0].get("finish_reason"):
+            return None
+        if event.raw != b"data: %b\n\n" % (event.data or b"") or counts.inner(choices[0], "delta").keys() != {
+            "content"
+        }:
+            return None
+        came = _around_text(event.raw)
+        seen = came if shown is event.raw else _around_text(shown)
+        if came is None or seen is None:
+            return None
+        index = choices[0].get("index")
+        return _Like(*came, *seen, (index if type(index) is int else 0, "content", 0))
+
+    def _shown_alike(self, raw: bytes, like: _Like) -> bytes | None:
+        """Note the text of a chunk that is like the one before it, and return what the client sees of it; else None."""
+        before, after, shown_before, shown_after, key = like
+        if not (raw.startswith(before) and raw.endswith(after)):
+            return None
+        plain = _PLAIN_TEXT.fullmatch(raw, len(before), len(raw) - len(after))
+        if plain is None:
+            return None
+        try:
+            text = plain[0].decode()
+        except UnicodeDecodeError:
+            return None
+        if is_filler(text):
+            return None
+        self._keep(key, text)
+        return raw if shown_before is before else shown_before + plain[0] + shown_after
 
     # --- choices ---
 
@@ -573,6 +633,16 @@ class Meter:
     def _renamed(self, event: SSEEvent) -> bytes:
         edits = rename(event.data or b"", self._options.model, ("model",))
         return data_edits(event, edits) if edits else event.raw
+
+
+def _around_text(raw: bytes) -> tuple[bytes, bytes] | None:
+    """An event of one data line before and after the text of its only choice; None where that is no plain string."""
+    if not (raw.startswith(b"data: ") and raw.endswith(b"\n\n")):
+        return None
+    found = spans.find(raw[6:], "choices", "*", "delta", "content")
+    if len(found) != 1 or not _PLAIN_TEXT.fullmatch(raw, found[0].value_start + 7, found[0].value_end + 5):
+        return None
+    return raw[: found[0].value_start + 7], raw[found[0].value_end + 5 :]
 
 
 def _without_usage(raw: bytes) -> bytes:
