@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,29 +32,32 @@ def connect(url: str, *, answer_s: float | None = ANSWER_S) -> redis.asyncio.Red
 class Line:
     """One connection for groups of commands, made when it is first asked for and again after it broke.
 
-    The library's own client takes three to four times as long for a command, most of it beside the connection. One
-    caller at a time, who watches the time: whatever ends a group before its last answer ends the connection too.
+    The library's own client takes three to four times as long for a command, most of it beside the connection. Groups
+    take turns; callers watch the time, and whatever ends a group before its last answer ends the connection too.
     """
 
     def __init__(self, url: str) -> None:
         self._pool = connect(url, answer_s=None).connection_pool
         self._connection: Any = None
+        self._turn = asyncio.Lock()
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """The answers in order, what Redis refused as the exceptions that say so; one of `AWAY` without Redis."""
-        if self._connection is not None and self._connection._reader.at_eof():  # Redis was started anew meanwhile
-            await self.aclose()
-        connection = self._connection or await self._connected()
-        try:
-            await connection.send_packed_command(
-                [hiredis.pack_command(command) for command in commands], check_health=False
-            )
-            return [await _answer(connection) for _ in commands]
-        except BaseException:
-            await self.aclose()
-            raise
+        async with self._turn:
+            connection = await self._connected()
+            try:
+                packed = [hiredis.pack_command(command) for command in commands]
+                await connection.send_packed_command(packed, check_health=False)
+                return [await _answer(connection) for _ in commands]
+            except BaseException:
+                await self.aclose()
+                raise
 
     async def _connected(self) -> Any:
+        if self._connection is not None and self._connection._reader.at_eof():  # Redis was started anew meanwhile
+            await self.aclose()
+        if self._connection is not None:
+            return self._connection
         self._connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
             await self._connection.connect()

@@ -84,6 +84,7 @@ class Place:
     def url(self, path: str) -> URL:
         """The address of a path, its query included: there are a handful of them."""
         if (found := self._urls.get(path)) is None:
+            # As httpx escapes it; aiohttp would do so by rules of its own.
             found = self._urls[path] = URL(str(httpx.URL(f"{self._base}/{path}")), encoded=True)
         return found
 

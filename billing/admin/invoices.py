@@ -229,7 +229,10 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
             return invoice
         form = PaidForm(request.POST or None, initial={"paid_on": dt.datetime.now(seller_zone()).date()})
         if request.method == "POST" and form.is_valid():
-            invoices.mark_paid(invoice.pk, form.cleaned_data["paid_on"], form.cleaned_data["reference"])
+            try:
+                invoices.mark_paid(invoice.pk, form.cleaned_data["paid_on"], form.cleaned_data["reference"])
+            except invoices.InvoiceError:  # somebody was quicker: the page tells how it stands now
+                return redirect(request.path)
             self.log_change(request, invoice, [{"changed": {"fields": ["paid"]}}])
             messages.success(request, _("The invoice %(number)s is paid.") % {"number": invoice.number})
             return redirect(change_url(invoice))
@@ -254,7 +257,10 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
         if invoice.credit_notes.exists():
             blockers = [_("It has credit notes, which stand: credit the rest of it instead.")]
         elif request.method == "POST" and form.is_valid():
-            invoices.void(invoice.pk, form.cleaned_data["reason"], now=now())
+            try:
+                invoices.void(invoice.pk, form.cleaned_data["reason"], now=now())
+            except invoices.InvoiceError:  # as above
+                return redirect(request.path)
             self.log_change(request, invoice, [{"changed": {"fields": ["void"]}}])
             messages.success(request, _("The invoice %(number)s is void.") % {"number": invoice.number})
             return redirect(change_url(invoice))

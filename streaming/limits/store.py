@@ -14,10 +14,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, RedisError
 
 from streaming import metrics
-from streaming.redis_client import ANSWER_S, AWAY, Line, connect
+from streaming.redis_client import ANSWER_S, AWAY, Line
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Store:
     """`available`: whether Redis answered the last time. Calls fail at once while it does not."""
 
     def __init__(self, url: str, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        self._line, self._redis = Line(url), connect(url, answer_s=None)
+        self._line = Line(url)
         self._spawn = spawn
         self._queue: list[tuple[Call, asyncio.Future[Any]]] = []
         self._is_sending = False
@@ -126,11 +126,11 @@ class Store:
     async def beat(self) -> bool:
         """See whether Redis is there; returns whether it has forgotten us since the last time, or never knew us."""
         try:
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.set(MARK, uuid.uuid4().hex, nx=True)
-            pipe.get(MARK)
             async with asyncio.timeout(ANSWER_S):
-                mark: bytes = (await pipe.execute())[-1]
+                written, mark = await self._line.run([("SET", MARK, uuid.uuid4().hex, "NX"), ("GET", MARK)])
+            for answer in (written, mark):
+                if isinstance(answer, RedisError):
+                    raise answer
         except AWAY as error:
             self._is_away(error)
             return False
@@ -149,4 +149,3 @@ class Store:
 
     async def aclose(self) -> None:
         await self._line.aclose()
-        await self._redis.aclose()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.db import connection, transaction
 from django.db.models import Sum
 from django.urls import reverse
 from django.utils.timezone import now
@@ -137,6 +141,33 @@ def test_paid_keeps_date_and_reference(login: Login, world: World) -> None:
     world.open.refresh_from_db()
     assert (world.open.status, world.open.paid_on) == ("paid", dt.date(2026, 11, 30))
     assert world.open.payment_reference == "bank 77"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("action", ["mark_paid", "void"])
+def test_who_comes_second_is_told(login: Login, world: World, action: str) -> None:
+    """Two at once: whoever waited for the other finds the invoice paid, reads so, and has changed nothing."""
+    client, paying = login("finance"), threading.Event()
+
+    def pay() -> None:
+        with transaction.atomic():
+            invoices.mark_paid(world.open.pk, dt.date(2026, 11, 20), "first")
+            paying.set()
+            time.sleep(0.5)  # by then the other one waits for this transaction
+        connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(pay)
+        paying.wait()
+        answer = client.post(
+            url(action, world.open),
+            {"paid_on": "2026-11-21", "reference": "second", "number": world.open.number, "reason": "an error"},
+            follow=True,
+        )
+        first.result()
+    assert "Nothing was changed: the invoice" in answer.text
+    paid = Invoice.objects.get(pk=world.open.pk)
+    assert (paid.status, paid.payment_reference) == ("paid", "first")
 
 
 def test_void_needs_number_and_reason(login: Login, world: World) -> None:
