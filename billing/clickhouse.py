@@ -16,7 +16,7 @@ import hashlib
 import http.client
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -154,8 +154,11 @@ def end() -> None:
         RecordToShip.objects.all().delete()
 
 
-def ship(to: Store, most: int = 200) -> int:
-    """Send what is noted, at most so many batches. After Unavailable the rest is still noted, or sent again."""
+def ship(to: Store, most: int = 200, tell: Callable[[int], None] = lambda sent: None) -> int:
+    """Send what is noted, at most so many batches. After Unavailable the rest is still noted, or sent again.
+
+    `tell` is told after each batch how many records are sent.
+    """
     sent = 0
     for _ in range(most):
         noted = list(RecordToShip.objects.order_by("pk").values_list("pk", "record_id")[:BATCH])
@@ -163,6 +166,7 @@ def ship(to: Store, most: int = 200) -> int:
             break
         sent += _send(to, {record: version for version, record in noted})
         RecordToShip.objects.filter(pk__in=[version for version, _ in noted]).delete()
+        tell(sent)
     return sent
 
 

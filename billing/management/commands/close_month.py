@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from billing import audit, invoices, money, month_close
+from billing.management.progress import progress
 from billing.models import Invoice
 from billing.periods import parse_month
 
@@ -32,8 +33,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, month: str, issue: bool, as_json: bool, **options: Any) -> None:
         now = timezone.now()
         first = _month(month, now)
-        rebuilt = month_close.roll_up()
-        drafted = month_close.draft(first, now=now)
+        rebuilt = month_close.roll_up(progress(self.stderr, "days rolled up"))
+        drafted = month_close.draft(first, now=now, tell=progress(self.stderr, "drafting, steps"))
         self.stderr.write(f"{month}: {rebuilt} days rolled up, {len(drafted)} invoices drafted")
         reasons = self._issue(drafted, now) if issue else []
         self._print(list(invoices.of_month(first).prefetch_related("lines")), as_json)
@@ -42,7 +43,7 @@ class Command(BaseCommand):
 
     def _issue(self, drafted: list[Invoice], now: dt.datetime) -> list[str]:
         """Issue what can be issued; returns why the rest cannot."""
-        outcome = month_close.issue(drafted, now=now)
+        outcome = month_close.issue(drafted, now=now, tell=progress(self.stderr, "invoices issued"))
         for issued in outcome.issued:
             if note := invoices.warning(issued, now=now):
                 self.stderr.write(f"warning: {note}")

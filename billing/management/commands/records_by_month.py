@@ -21,6 +21,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             if options["undo"]:
+                self.stderr.write(
+                    "All records are copied into one table: that takes a while, and nothing is changed until then."
+                )
                 partitions.revert(connection)
             else:
                 partitions.convert(connection, now())

@@ -9,6 +9,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
 from billing import clickhouse
+from billing.management.progress import progress
+from billing.models import RecordToShip
 
 
 class Command(BaseCommand):
@@ -28,13 +30,15 @@ class Command(BaseCommand):
             return
         store = clickhouse.store()
         if store is None:
-            raise CommandError("HOPBASE_CLICKHOUSE_URL is not set")
+            raise CommandError("HOPBASE_CLICKHOUSE_URL is not set: set it, for example to http://clickhouse:8123")
         try:
             if options["begin"]:
                 self.stdout.write(
                     f"{clickhouse.begin(store)} records are noted; beat sends them, or this command does."
                 )
             else:
-                self.stdout.write(f"{clickhouse.ship(store, most=1_000_000)} records sent.")
+                total, shown = RecordToShip.objects.count(), progress(self.stderr, "records sent")
+                sent = clickhouse.ship(store, most=1_000_000, tell=lambda sent: shown(sent, max(sent, total)))
+                self.stdout.write(f"{sent} records sent.")
         except clickhouse.Unavailable as error:
-            raise CommandError(f"ClickHouse does not take it ({error})") from None
+            raise CommandError(f"ClickHouse does not take it ({error}): nothing is lost, run this again") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
@@ -45,6 +46,21 @@ def test_drafts_twice_then_issues(key: ApiKey) -> None:
     assert [len(found) for found in runs] == [2, 2, 2]
     assert [invoice["number"] for invoice in runs[-1]] == [f"{NOW:%Y}-000001", f"{NOW:%Y}-000002"]
     assert UsageRollup.objects.count() == 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_terminal_shows_progress(key: ApiKey) -> None:
+    make_record(key, NOW, TokenUsage(input=22_000, output=1000))
+    shown = Terminal()
+    call_command("close_month", MONTH, "--issue", stdout=io.StringIO(), stderr=shown)
+    lines = re.split(r"[\r\n]+", shown.getvalue())
+    assert "days rolled up: 1 of 1" in lines
+    assert "invoices issued: 1 of 1" in lines
+    assert "\r" not in run()[1]
 
 
 def test_lines_add_up(key: ApiKey) -> None:
