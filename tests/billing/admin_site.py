@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from pathlib import Path
+import copy
+from collections.abc import Callable, Iterator
 
 import pytest
-from django.apps import apps
-from django.contrib.auth.models import Group, User
-from django.db import connection
-from django.db.migrations import RunPython
+from django.contrib.auth.models import User
+from django.db import transaction
 from django.test import Client
+from pytest_django import DjangoDbBlocker
 
-from hopbase_site import migrations
 from tests.billing.admin_world import World, make_users, make_world
 
 Login = Callable[[str], Client]
 
 
-def make_groups() -> None:
-    """What all of the site's migrations give to the groups."""
-    for path in sorted(Path(migrations.__path__[0]).glob("[0-9]*.py")):
-        migration = importlib.import_module(f"{migrations.__name__}.{path.stem}").Migration
-        for operation in migration.operations:
-            if isinstance(operation, RunPython):
-                operation.code(apps, connection.schema_editor())
-
-
 @pytest.fixture
 def users(db: None) -> dict[str, User]:
-    """One user of each kind; the groups are made anew where a test that flushed the database took them away."""
-    if not Group.objects.exists():
-        make_groups()
+    """One user of each kind."""
     return make_users()
 
 
@@ -48,6 +34,21 @@ def login(users: dict[str, User]) -> Login:
     return client_of
 
 
+@pytest.fixture(scope="module")
+def business(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[World]:
+    """A whole business that a file's tests share: what one of them does to it is undone before the next."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield make_world()
+        transaction.set_rollback(True)
+
+
 @pytest.fixture
-def world(db: None) -> World:
+def world(business: World, db: None) -> World:
+    """The business, as it was made. A file that has tests with `transaction=True`, too, imports `own_world` instead."""
+    return copy.deepcopy(business)
+
+
+@pytest.fixture(name="world")
+def own_world(db: None) -> World:
+    """A business of the test's own."""
     return make_world()

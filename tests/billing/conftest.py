@@ -1,5 +1,5 @@
 """Fixtures of these tests."""
 
-from tests.billing.admin_site import login, users, world
+from tests.billing.admin_site import business, login, users, world
 
-__all__ = ["login", "users", "world"]
+__all__ = ["business", "login", "users", "world"]

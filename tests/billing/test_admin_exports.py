@@ -17,6 +17,7 @@ from billing import exports, invoice_documents, invoices, tasks
 from billing.exports import Format, Kind, State
 from billing.models import Export, Invoice
 from tests.billing.admin_site import Login
+from tests.billing.admin_site import own_world as own_world
 from tests.billing.admin_world import World
 from tests.billing.factories import make_account, make_key, make_record, price, utc
 from tests.billing.pdf_text import text_of

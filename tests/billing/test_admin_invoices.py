@@ -19,6 +19,7 @@ from billing.admin.lines import records_behind
 from billing.models import Invoice, InvoiceLine, UsageRecord
 from billing.usage import BUCKETS, TokenUsage
 from tests.billing.admin_site import Login
+from tests.billing.admin_site import own_world as own_world
 from tests.billing.admin_world import World, make_full_record
 from tests.billing.factories import TIERS, make_record, price
 

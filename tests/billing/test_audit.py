@@ -21,6 +21,7 @@ from hopbase_site.command_line import run
 from streaming import configuration, credentials
 from streaming.models import Model, Provider, Route, take_out
 from tests.billing.admin_site import Login
+from tests.billing.admin_site import own_world as own_world
 from tests.billing.admin_world import World
 from tests.billing.factories import make_account, make_record, utc
 

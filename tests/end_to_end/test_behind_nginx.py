@@ -44,6 +44,7 @@ ONE_NODE = re.compile(r"^upstream hopbase_gateway \{.*?^\}$", re.MULTILINE | re.
 LARGEST = 32 * 1024 * 1024
 """HOPBASE_MAX_BODY_BYTES as it is by default."""
 AT_ONCE_S = 0.3
+TRIES = 4
 READY_S = 10
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed: apt-get install nginx-light")
@@ -159,15 +160,26 @@ def test_shipped_file_is_valid(nginx: Nginx) -> None:
 
 @pytest.mark.parametrize("wire", PATHS)
 def test_each_event_arrives_at_once(nginx: Nginx, key: str, name: str, wire: str) -> None:
+    """A busy machine holds back any event now and then; a proxy that gathers does so each time."""
+    slowest = []
+    for number in range(TRIES):
+        slowest.append(max(delays(nginx, key, f"{name}-{number}", wire)))
+        if slowest[-1] < AT_ONCE_S:
+            return
+    pytest.fail(f"the slowest event of each stream came after {slowest} s")
+
+
+def delays(nginx: Nginx, key: str, name: str, wire: str) -> list[float]:
+    """How long each event of a stream took from the provider to the client, in seconds."""
     body = request(wire, "stamped", name, stream=True)
     with RawClient(nginx, wire, key, body, tls=nginx.tls, x_request_id=name) as client:
         client.read_all()
     assert client.headers["content-type"].startswith("text/event-stream")
-    delays = [
+    found = [
         arrived - float(sent) for arrived, data in client.arrivals for sent in re.findall(rb'"sent@([0-9.]+)@"', data)
     ]
-    assert len(delays) == 10, client.body
-    assert max(delays) < AT_ONCE_S, delays
+    assert len(found) == 10, client.body
+    return found
 
 
 def test_keepalive_arrives_before_headers(nginx: Nginx, key: str, name: str) -> None:

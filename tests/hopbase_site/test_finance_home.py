@@ -15,11 +15,9 @@ from billing.models import Invoice
 from billing.money import parse
 from billing.usage import TokenUsage
 from hopbase_site import finance_home
-from tests.billing.admin_site import Login, login, users, world
+from tests.billing.admin_site import Login
 from tests.billing.admin_world import World
 from tests.billing.factories import make_account, make_key, make_record, price, utc
-
-__all__ = ["login", "users", "world"]
 
 pytestmark = pytest.mark.django_db
 HOME = "/admin/"

@@ -32,6 +32,7 @@ from hopbase_site.models import RecoveryCode, SecondFactor
 from hopbase_site.second_factor import codes, factors
 from streaming.credentials import decrypt, encrypt
 from tests.billing.admin_site import Login
+from tests.billing.admin_site import own_world as own_world
 from tests.billing.admin_world import PASSWORD, World
 
 pytestmark = pytest.mark.django_db

@@ -16,7 +16,6 @@ from django.test import Client
 from tests.billing.admin_site import Login
 from tests.billing.admin_site import login as login
 from tests.billing.admin_site import users as users
-from tests.billing.admin_site import world as world
 from tests.billing.admin_world import World
 
 PO = Path(settings.BASE_DIR) / "locale/zh_Hant/LC_MESSAGES/django.po"
