@@ -18,7 +18,8 @@ from hopbase_site import valkey
 from tests.settings import new_folder
 
 OWNER = """
-import django, os, sys, time
+import django, os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
 os.environ["DJANGO_SETTINGS_MODULE"] = "hopbase_site.settings"
 django.setup()
 from hopbase_site import valkey
