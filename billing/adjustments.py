@@ -102,6 +102,8 @@ def propose(
     with transaction.atomic():
         # One after the other for each account, so that two at once do not both look small.
         account = Account.objects.select_for_update().get(pk=key.account_id)
+        if record is not None and not UsageRecord.objects.filter(pk=record.pk).exists():
+            raise AdjustmentError(gettext("The record of this request was dropped: leave the request out."))
         if not needs_approval(amount_nanos, made_alone(account, by, credits=amount_nanos < 0, now=now)):
             _count_from(adjustment, now)
         adjustment.save(force_insert=True)

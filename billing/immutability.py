@@ -2,9 +2,10 @@
 
 - An issued invoice changes only by being paid or made void; it is never deleted, and its lines stay as they are.
 - A record on an open or paid invoice keeps its money and stays on it. No record, key or account is ever deleted.
+  An invoice with records that were dropped is never made void; what tells of them (`models.dropped`) never changes.
 - An adjustment is approved or rejected once, and changes in nothing else; on an open or paid invoice it stays there.
 - A credit note never changes, and all those of an invoice never exceed its total. An invoice with one is not made void.
-- An account's time zone and currency stay once it has records or adjustments.
+- An account's time zone and currency stay once it has records, adjustments or issued invoices.
 - The PDF of an invoice is of an issued one, and never changes.
 - An entry of the audit log never changes and is never deleted.
 
@@ -32,7 +33,10 @@ ADJUSTMENT, NOTE, NOTE_LINE = "billing_adjustment", "billing_creditnote", "billi
 ACCOUNT, KEY = "billing_account", "billing_apikey"
 AUDIT = "billing_auditentry"
 DOCUMENT = "billing_invoicedocument"
-TABLES = (INVOICE, LINE, RECORD, ADJUSTMENT, NOTE, NOTE_LINE, ACCOUNT, KEY, AUDIT, DOCUMENT)
+DROPPED_MONTH, DROPPED_INVOICE = "billing_droppedmonth", "billing_droppedinvoice"
+TABLES = (
+    INVOICE, LINE, RECORD, ADJUSTMENT, NOTE, NOTE_LINE, ACCOUNT, KEY, AUDIT, DOCUMENT, DROPPED_MONTH, DROPPED_INVOICE,
+)  # fmt: skip
 
 AFTER_ISSUE = {"status", "paid_on", "payment_reference", "voided_at", "void_reason"}
 """The columns of an issued invoice that being paid or made void may set."""
@@ -82,10 +86,15 @@ TRIGGERS = (
     Trigger("hb_document_insert", DOCUMENT, "INSERT"),
     Trigger("hb_document_update", DOCUMENT, "UPDATE"),
     Trigger("hb_document_delete", DOCUMENT, "DELETE"),
+    Trigger("hb_dropped_month_update", DROPPED_MONTH, "UPDATE"),
+    Trigger("hb_dropped_month_delete", DROPPED_MONTH, "DELETE"),
+    Trigger("hb_dropped_invoice_update", DROPPED_INVOICE, "UPDATE"),
+    Trigger("hb_dropped_invoice_delete", DROPPED_INVOICE, "DELETE"),
 )
 
 MESSAGES = {
-    INVOICE: "an issued invoice never changes: it can only be paid, or made void as long as it has no credit note",
+    INVOICE: "an issued invoice never changes: it can only be paid, or made void as long as it has no credit note"
+    " and all of its records",
     LINE: "the lines of an issued invoice never change",
     RECORD: "a usage record is never deleted, and what an issued invoice bills never changes",
     ADJUSTMENT: "an adjustment is never deleted, is decided once, and stays on the issued invoice that bills it",
@@ -95,6 +104,8 @@ MESSAGES = {
     KEY: "a key is never deleted: revoke it",
     AUDIT: "the audit log never changes",
     DOCUMENT: "the document of an invoice is made once, after its issue, and never changes",
+    DROPPED_MONTH: "what was dropped never changes",
+    DROPPED_INVOICE: "what was dropped never changes",
 }
 
 FIRST = {"hb_note_insert": f"PERFORM 1 FROM {INVOICE} WHERE id = NEW.invoice_id FOR UPDATE;"}
@@ -211,7 +222,10 @@ def _forbidden(name: str, tables: Mapping[str, list[str]], vendor: str) -> tuple
         for table in (RECORD, ADJUSTMENT)
         if table in tables
     )
+    used += f" OR EXISTS (SELECT 1 FROM {INVOICE} WHERE account_id = OLD.id AND status <> 'draft')"  # noqa: S608
     credited = f"EXISTS (SELECT 1 FROM {NOTE} WHERE invoice_id = OLD.id)" if NOTE in tables else "FALSE"  # noqa: S608
+    if DROPPED_INVOICE in tables:
+        credited += f" OR EXISTS (SELECT 1 FROM {DROPPED_INVOICE} WHERE invoice_id = OLD.id)"  # noqa: S608
     return {
         "hb_invoice_update": (
             "TRUE",
@@ -220,7 +234,7 @@ def _forbidden(name: str, tables: Mapping[str, list[str]], vendor: str) -> tuple
             f" OR (OLD.status <> 'draft' AND {frozen})"
             f" OR (OLD.status = 'open' AND NEW.status NOT IN ('paid', 'void') AND {settled})"
             f" OR (OLD.status IN ('paid', 'void') AND {settled})"
-            f" OR (OLD.status = 'open' AND NEW.status = 'void' AND {credited})",
+            f" OR (OLD.status = 'open' AND NEW.status = 'void' AND ({credited}))",
         ),
         "hb_invoice_delete": ("TRUE", "OLD.status <> 'draft'"),
         "hb_line_insert": ("TRUE", _invoice_is("<> 'draft'", "NEW.invoice_id")),
@@ -258,6 +272,10 @@ def _forbidden(name: str, tables: Mapping[str, list[str]], vendor: str) -> tuple
         "hb_document_insert": ("TRUE", _invoice_is("= 'draft'", "NEW.invoice_id")),
         "hb_document_update": ("TRUE", "TRUE"),
         "hb_document_delete": ("TRUE", "TRUE"),
+        "hb_dropped_month_update": ("TRUE", "TRUE"),
+        "hb_dropped_month_delete": ("TRUE", "TRUE"),
+        "hb_dropped_invoice_update": ("TRUE", "TRUE"),
+        "hb_dropped_invoice_delete": ("TRUE", "TRUE"),
     }[name]
 
 

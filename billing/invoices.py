@@ -20,7 +20,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import translation
 
 from billing import adjustments, lines, locks, money, numbering, pricing
-from billing.models import Account, Adjustment, ApiKey, CreditNote, Invoice, InvoiceLine, UsageRecord
+from billing.models import Account, Adjustment, ApiKey, CreditNote, DroppedInvoice, Invoice, InvoiceLine, UsageRecord
 from billing.periods import local_day, month_bounds
 from billing.phrases import gettext_noop, known_again, phrase
 
@@ -129,6 +129,10 @@ def void(invoice_id: int, reason: str, now: dt.datetime) -> Invoice:
         invoice = _open(invoice_id, "made void")
         if CreditNote.objects.filter(invoice=invoice).exists():
             raise InvoiceError(f"{invoice} has credit notes, which stand: credit the rest of it instead")
+        if DroppedInvoice.objects.filter(invoice=invoice).exists():
+            raise InvoiceError(
+                f"{invoice} has records that were dropped, and could not bill them again: credit it instead"
+            )
         invoice.status, invoice.void_reason, invoice.voided_at = Status.VOID, reason.strip(), now
         invoice.save(update_fields=["status", "void_reason", "voided_at"])
         for claimed in _claimed([invoice]):

@@ -3,6 +3,7 @@
     convert(connection, now)      all that is there becomes the partition `_before`, and stays in place
     make_ahead(connection, now)   beat: this month's partition and the next two, where they are missing
     revert(connection)            a plain table again
+    take_out(cursor, name, keep)  a month goes, but for rows that stay behind (`billing.dropping` says when it may)
 
 A request's id and `started_at` are set once, in its open row, so that (id, started_at) is as good as the id alone. A
 key's names are unique within each partition; among all of them by the look-up that admits a request. Whoever has fewer
@@ -138,6 +139,22 @@ def partitions(connection: BaseDatabaseWrapper) -> list[Partition]:
     """Those that there are, oldest first, without the default one."""
     with connection.cursor() as cursor:
         return _partitions(cursor)
+
+
+def take_out(cursor: CursorWrapper, name: str, keep: str) -> None:
+    """Drop a partition; those of its rows (`r`) that fit the condition `keep` move to the default one.
+
+    The caller holds the table for himself. Neither has a trigger while it is detached.
+    """
+    cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    cursor.execute(f'ALTER TABLE {RECORD} DETACH PARTITION "{name}"')
+    cursor.execute(f'SELECT EXISTS (SELECT 1 FROM "{name}" r WHERE {keep})')  # noqa: S608 - conditions of our own
+    if cursor.fetchone()[0]:
+        cursor.execute(f"ALTER TABLE {RECORD} DETACH PARTITION {DEFAULT}")
+        cursor.execute(f'INSERT INTO {DEFAULT} SELECT r.* FROM "{name}" r WHERE {keep}')  # noqa: S608 - the same
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute(f"ALTER TABLE {RECORD} ATTACH PARTITION {DEFAULT} DEFAULT")
+    cursor.execute(f'DROP TABLE "{name}"')
 
 
 def _require_our_triggers(cursor: CursorWrapper) -> None:

@@ -2,6 +2,9 @@
 
 It does not use what built the lines. Every record is read one by one and added up here; the parts of each must sum to
 its cost, and each part must follow from its quantity and its own unit price.
+
+Records that were dropped with their month were added up the same way when they were, from the file that they are in:
+those sums (`DroppedInvoice`) come in beside what is left, and the proof says which file that is.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +20,7 @@ from django.db.models import QuerySet
 
 from billing import invoice_documents, money
 from billing.lines import ADJUSTMENT, CARRIED_OVER
-from billing.models import Adjustment, Invoice, InvoiceDocument, InvoiceLine, UsageRecord
+from billing.models import Adjustment, DroppedInvoice, Invoice, InvoiceDocument, InvoiceLine, UsageRecord
 from billing.pricing import BASE_TIERS, MILLION
 from billing.usage import BUCKETS
 
@@ -88,9 +91,20 @@ class Hashes:
 
 
 @dataclass(frozen=True, slots=True)
+class Filed:
+    """Those of the records that were dropped: how many, what they cost, and the file that they are in."""
+
+    records: int
+    nanos: int
+    file_name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Proof:
     """`lines` are exact sums, `sums` (subtotal, tax, total) whole in the currency's places; `odd`: records, by name,
-    whose amounts do not follow from their own unit prices (`odd_count` in all)."""
+    whose amounts do not follow from their own unit prices (`odd_count` in all). `records` were read, `filed` are in
+    files by now."""
 
     at: dt.datetime
     records: int
@@ -100,6 +114,7 @@ class Proof:
     odd_count: int = 0
     odd: list[str] = field(default_factory=list)
     hashes: Hashes = field(default_factory=Hashes)
+    filed: list[Filed] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
@@ -121,6 +136,7 @@ def read(kept: Mapping[str, Any]) -> Proof:
             "lines": [Row(**row) for row in kept["lines"]],
             "sums": [Row(**row) for row in kept["sums"]],
             "hashes": Hashes(**kept["hashes"]),
+            "filed": [Filed(**filed) for filed in kept.get("filed", ())],
         }
     )
 
@@ -146,12 +162,16 @@ def adjustments(invoice: Invoice) -> QuerySet[Adjustment]:
 
 def prove(invoice: Invoice, *, now: dt.datetime, tell: Callable[[int, int], None] | None = None) -> Proof:
     """Make an invoice anew from its records, and lay both side by side. `tell` hears how many records are read."""
-    found = _Counted(invoice)
+    found, filed = Counted(invoice), _filed(invoice)
     total = records(invoice).count() if tell else 0
     for record in records(invoice).only(*COLUMNS).iterator(chunk_size=CHUNK):
         found.add(record)
         if tell and found.records % CHUNK == 0:
             tell(found.records, total)
+    if _filed(invoice) != filed:  # some were dropped while they were read
+        return prove(invoice, now=now, tell=tell)
+    for part in filed:
+        found.take(part.sums)
     for made in adjustments(invoice).select_related("record"):
         found.adjust(made)
     lines = list(invoice.lines.all())
@@ -166,7 +186,12 @@ def prove(invoice: Invoice, *, now: dt.datetime, tell: Callable[[int, int], None
         odd_count=found.odd_count,
         odd=found.odd,
         hashes=hashes(invoice),
+        filed=[Filed(part.records, part.cost_nanos, part.month.file_name, part.month.sha256) for part in filed],
     )
+
+
+def _filed(invoice: Invoice) -> list[DroppedInvoice]:
+    return list(DroppedInvoice.objects.filter(invoice=invoice, records__gt=0).select_related("month").order_by("pk"))
 
 
 def hashes(invoice: Invoice) -> Hashes:
@@ -178,19 +203,20 @@ def hashes(invoice: Invoice) -> Hashes:
     return Hashes(found.sha256, invoice_documents.digest(bytes(found.content)), anew)
 
 
-class _Counted:
+class Counted:
     """Records and adjustments as they are added up: by line, and by what is rounded once."""
 
     def __init__(self, invoice: Invoice) -> None:
         self._start, self._places = invoice.period_start, money.currency_places(invoice.currency)
         self.sums: dict[LineId, Sum] = {}
         self._rounded: Counter[Hashable] = Counter()
-        self.records = self.unpriced = self.odd_count = 0
+        self.records = self.unpriced = self.odd_count = self.cost_nanos = 0
         self.odd: list[str] = []
 
     def add(self, record: UsageRecord) -> None:
         """One record: it makes no line while it is unpriced."""
         self.records += 1
+        self.cost_nanos += record.cost_nanos
         if record.unpriced:
             self.unpriced += 1
             return
@@ -206,6 +232,19 @@ class _Counted:
             self.odd_count += 1
             if len(self.odd) < MOST_NAMED:
                 self.odd.append(record.request_name)
+
+    def kept(self) -> list[list[Any]]:
+        """The sums so far, as `DroppedInvoice.sums` keeps them."""
+        return [[*line, found.quantity, found.nanos] for line, found in self.sums.items()]
+
+    def take(self, kept: Sequence[Sequence[Any]]) -> None:
+        """Take in what `kept` gave once."""
+        for *identity, quantity, nanos in kept:
+            line = LineId(*identity)
+            found = self.sums.setdefault(line, Sum())
+            found.quantity += quantity
+            found.nanos += nanos
+            self._rounded[line] += nanos
 
     def adjust(self, made: Adjustment) -> None:
         """One adjustment; what is carried over has no model and is of no period. Each made by hand is rounded alone."""

@@ -41,6 +41,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Cast, Coalesce
 
+from billing import seals
 from billing.models import Attempt, AttemptQuarter, ProviderTest, RollupDue, UsageRecord
 from billing.usage import BUCKETS
 
@@ -269,7 +270,8 @@ def _due(start: dt.datetime, end: dt.datetime) -> tuple[list[int], list[dt.date]
     than a day after.
     """
     around = (start.date() - dt.timedelta(days=1), end.date() + dt.timedelta(days=2))
-    pairs = set(RollupDue.objects.filter(day__range=around).order_by().values_list("api_key_id", "day").distinct())
+    due = seals.unsealed(RollupDue.objects.filter(day__range=around))
+    pairs = set(due.order_by().values_list("api_key_id", "day").distinct())
     return sorted({key for key, _day in pairs}), sorted({day for _key, day in pairs})
 
 

@@ -20,7 +20,7 @@ from django.db.models import Q, QuerySet
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-from billing import money
+from billing import money, seals
 from billing.models import Account, UsageRecord
 from billing.report_query import LONGEST_TEXT, BadQuery
 from billing.sheets import Cell, Column, Sheet
@@ -90,9 +90,15 @@ class RecordQuery:
             if name.startswith("day"):
                 start = dt.datetime.combine(dt.date.fromisoformat(value), dt.time(), dt.UTC)
                 if name != "day__lte":
-                    yield Q(ended_at__gte=start - DAY)
+                    yield seals.ends_of_days_from(start.date())
                 if name != "day__gte":
                     yield Q(ended_at__lt=start + 2 * DAY)
+
+    def reaches(self, moment: dt.datetime) -> bool:
+        """Whether it asks for records from before a moment too."""
+        firsts = [_value(name, value) for name, value in self.given if name in ("day", "day__gte")]
+        since = [_value(name, value) for name, value in self.given if name == "since"]
+        return all(day <= moment.date() for day in firsts) and all(one < moment for one in since)
 
 
 def _value(name: str, value: str) -> Any:
@@ -205,12 +211,21 @@ def sheet(query: RecordQuery, before: dt.datetime) -> Sheet:
         head=[
             (_("Time zone"), _("Each account's own, named in its column")),
             *_filter_words(query),
+            *_left_out(query),
             (_("Figures to"), f"{before.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"),
         ],
         columns=[Column(name, width, places) for name, width, places in _columns()],
         rows=rows,
         totals=_Late(rows),
     )
+
+
+def _left_out(query: RecordQuery) -> Iterator[tuple[str, str]]:
+    """What the filters mean and the file does not have."""
+    until = seals.dropped_until()
+    if until is not None and query.reaches(until):
+        words = _("requests that began before %(moment)s UTC, which are in files of their own")
+        yield _("Not included"), words % {"moment": f"{until.astimezone(dt.UTC):%Y-%m-%d %H:%M}"}
 
 
 def _filter_words(query: RecordQuery) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Sums of records by hour, made again from the records, never added to."""
+"""Sums of records by hour, made again from the records, never added to; those of sealed days are not made again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import DataError, IntegrityError, connection, transaction
 from django.db.models import Count, Min, Model, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from billing import locks, quarters
+from billing import locks, quarters, seals
 from billing.models import FlagRollup, RollupDue, UsageDay, UsageRecord, UsageRollup
 from billing.usage import BUCKETS
 
@@ -127,6 +127,9 @@ def _rebuild(batch: Batch) -> int:
     of every deleted due row is in the sum. A due row that comes in between stays, and its day is made again.
     """
     with transaction.atomic():
+        batch = _without_sealed(batch)
+        if not batch.days:
+            return 0
         locks.hold_each([("rollup", key) for key in batch.keys])
         _set_up()
         for table in (RollupDue, UsageRollup, UsageDay, FlagRollup):
@@ -136,6 +139,17 @@ def _rebuild(batch: Batch) -> int:
         hours = _insert_sums(UsageRollup, UsageRecord.objects.filter(batch.condition()), GROUPS, SUMS)
         _insert_sums(UsageDay, UsageRollup.objects.filter(batch.condition()), DAY_GROUPS, DAY_SUMS)
         return hours
+
+
+def _without_sealed(batch: Batch) -> Batch:
+    """The days that may be made anew. Nothing should make a sealed one due: what did is logged, and its rows go."""
+    last = seals.hold()
+    sealed = [day for day in batch.days if last is not None and day <= last]
+    if not sealed:
+        return batch
+    gone, _ = RollupDue.objects.filter(Batch(batch.keys, sealed).condition()).delete()
+    log.error("the sums of %s to %s stay: records were dropped (%s rows due)", min(sealed), max(sealed), gone)
+    return Batch(batch.keys, [day for day in batch.days if day not in sealed])
 
 
 def _set_up() -> None:

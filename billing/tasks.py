@@ -16,6 +16,7 @@ from django.utils import timezone
 from billing import (
     clickhouse,
     count_factors,
+    dropping,
     exports,
     invoice_documents,
     invoice_runs,
@@ -45,6 +46,9 @@ BEAT_SCHEDULE = {
 if settings.CLICKHOUSE_URL:
     SHIP = {"task": "billing.tasks.ship_records", "schedule": 10.0, "options": {"expires": 10}}
     BEAT_SCHEDULE["ship-records"] = SHIP
+if settings.RECORDS_KEEP_MONTHS:
+    DROP = {"task": "billing.tasks.drop_records", "schedule": crontab(hour="2", minute="50")}
+    BEAT_SCHEDULE["drop-records"] = DROP
 
 
 @shared_task  # type: ignore[untyped-decorator]  # celery ships no types
@@ -94,6 +98,15 @@ def tend_invoices() -> int:
 def make_partitions() -> int:
     """Make the partitions of the months to come, where records are in partitions; returns how many."""
     return len(partitions.make_ahead(connection, timezone.now()))
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def drop_records() -> int:
+    """Drop the months of records that are past their time, up to the first that may not go; returns how many went."""
+    dropped, problem = dropping.drop_old(timezone.now())
+    if problem is not None:
+        log.warning("%s", problem)
+    return len(dropped)
 
 
 @shared_task  # type: ignore[untyped-decorator]

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from django.db.models import Sum
 
-from billing import adjustments, clickhouse, money
+from billing import adjustments, clickhouse, money, seals
 from billing.models import Account, ApiKey
 from billing.periods import local_day
 from billing.report_query import ACCOUNT, DAY, KEY, BadQuery, Periods, Query, Span
@@ -118,15 +118,20 @@ def build(query: Query, now: dt.datetime, *, with_days: bool = False) -> tuple[R
 
 
 def _read(query: Query, periods: Periods, with_days: bool) -> tuple[dict[tuple[Place, str], Row], Days | None, Names]:
-    """From ClickHouse where it is set and up to date, else from PostgreSQL."""
+    """From ClickHouse where it is set and up to date, else from PostgreSQL; it may lack the records of sealed days."""
     store = clickhouse.store()
-    if store is not None and clickhouse.fresh():
+    if store is not None and clickhouse.fresh() and not _is_sealed(periods):
         try:
             return _read_from(partial(clickhouse.sums, store), query, periods, with_days)
         except clickhouse.Unavailable as error:
             log.warning("the report is read from PostgreSQL: ClickHouse does not answer (%s)", error)
     with one_snapshot():
         return _read_from(sums, query, periods, with_days)
+
+
+def _is_sealed(periods: Periods) -> bool:
+    last = seals.last_day()
+    return last is not None and any(span is not None and span.first <= last for span in (periods.now, periods.before))
 
 
 def _read_from(

@@ -19,6 +19,7 @@ from django.db import connection, transaction
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
+from billing import seals
 from billing.models import RollupDue, UsageDay, UsageRecord
 from billing.rollups import ESTIMATED, INTERRUPTED
 from billing.usage import BUCKETS
@@ -183,7 +184,7 @@ def _due(cut: Cut, most: int) -> Q | None:
         asked &= Q(api_key_id=cut.key)
     if cut.account is not None:
         asked &= Q(api_key__account_id=cut.account)
-    pairs = RollupDue.objects.filter(asked).order_by().values_list("day", "api_key_id").distinct()
+    pairs = seals.unsealed(RollupDue.objects.filter(asked)).order_by().values_list("day", "api_key_id").distinct()
     found = list(pairs[: most + 1])
     if not found:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from billing import money, reports
+from billing import money, reports, seals
 from billing.models import ApiKey
 from billing.periods import local_day, next_month
 from billing.reports import COUNTS, Budget, DayUsage
@@ -47,6 +47,11 @@ def usage(key_id: int, query: Mapping[str, str], now: dt.datetime) -> dict[str, 
 def usage_request(key_id: int, request_id: str) -> dict[str, Any] | None:
     """One request of this key, itemised; None: it has none of that name."""
     return reports.request_detail(key_id, request_id)
+
+
+def itemised_from() -> dt.datetime | None:
+    """Requests that began before this moment are summed only; None: all are here."""
+    return seals.dropped_until()
 
 
 def _summed(days: Iterable[DayUsage]) -> dict[str, Any]:

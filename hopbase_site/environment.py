@@ -102,6 +102,32 @@ def count(name: str, default: int) -> int:
     return _read(name, default, parse, "a whole number above 0")
 
 
+def months(name: str) -> int:
+    """A number of months; 0, the default, is for none."""
+
+    def parse(number: str) -> int:
+        value = int(number)
+        if not 0 <= value <= 1200:
+            raise ValueError
+        return value
+
+    return _read(name, 0, parse, "a whole number of months, or 0")
+
+
+def folder(name: str, *, needed_by: str = "") -> Path | None:
+    """The absolute path of a folder, or None; `needed_by` names the setting that does not go without."""
+
+    def parse(path: str) -> Path | None:
+        if path and not Path(path).is_absolute():
+            raise ValueError
+        return Path(path) if path else None
+
+    found = _read(name, None, parse, "the absolute path of a folder")
+    if found is None and needed_by:
+        raise ImproperlyConfigured(f"{needed_by} needs {name}, which is not set: write the absolute path of a folder")
+    return found
+
+
 def amount(name: str, default: Decimal) -> Decimal:
     """An amount of money in units of a currency, zero or more, exact in nine places."""
 

@@ -54,6 +54,10 @@ SELLER = {
     "tax_id": environment.text("HOPBASE_SELLER_TAX_ID", ""),
     "zone": environment.text("HOPBASE_SELLER_ZONE", "UTC"),
 }
+RECORDS_KEEP_MONTHS = environment.months("HOPBASE_RECORDS_KEEP_MONTHS")
+RECORDS_ARCHIVE = environment.folder(
+    "HOPBASE_RECORDS_ARCHIVE", needed_by="HOPBASE_RECORDS_KEEP_MONTHS" if RECORDS_KEEP_MONTHS else ""
+)
 APPROVAL_ABOVE = environment.amount("HOPBASE_APPROVAL_ABOVE", Decimal(100))
 
 # --- Storage ---
@@ -181,6 +185,7 @@ CELERY_TASK_ROUTES = {
     "billing.tasks.rebuild_rollups": {"queue": QUICK},
     "billing.tasks.make_partitions": {"queue": QUICK},
     "billing.tasks.ship_records": {"queue": LONG},
+    "billing.tasks.drop_records": {"queue": LONG},
     "streaming.tasks.watch_alarms": {"queue": QUICK},
     "streaming.tasks.tell_alarm": {"queue": QUICK},
     "hopbase_site.tasks.forget_logins": {"queue": QUICK},

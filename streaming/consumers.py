@@ -366,9 +366,10 @@ class UsageRequestConsumer(ApiConsumer):
         if SANE_NAME.match(name):  # no request has any other; PostgreSQL would refuse a NUL
             found = await self.gateway.in_database(billing_views.usage_request, key.id, name)
         if found is None:
-            raise ApiError(
-                "request_not_found", f"No ended request {name[:128]!r} of this API key. A refused request leaves none."
-            )
+            message = f"No ended request {name[:128]!r} of this API key. A refused request leaves none."
+            if since := await self.gateway.in_database(billing_views.itemised_from):
+                message += f" Those that began before {since:%Y-%m-%d} (UTC) are summed in /v1/usage alone."
+            raise ApiError("request_not_found", message)
         await self.answer_json(found)
 
 

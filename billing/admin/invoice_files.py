@@ -94,7 +94,7 @@ def _shown(invoice: Invoice, found: Proof) -> dict[str, Any]:
         "sentence": _sentence(invoice, found),
         "lines": [_row(row, row.name, currency, NANO_PLACES) for row in found.lines],
         "sums": [_row(row, names[row.name], currency, None) for row in found.sums],
-        "checks": _checks(found),
+        "checks": _checks(found, currency),
         "odd": [{"name": name, "url": list_url(UsageRecord, q=name)} for name in found.odd],
         "hashes": _hashes(invoice, found),
         "as_of": moment(found.at, invoice.timezone),
@@ -102,25 +102,26 @@ def _shown(invoice: Invoice, found: Proof) -> dict[str, Any]:
 
 
 def _sentence(invoice: Invoice, found: Proof) -> str:
-    count = {"count": number(found.records)}
+    records = found.records + sum(filed.records for filed in found.filed)
+    count = {"count": number(records)}
     if not found.holds:
         return _("What the invoice says and what its records come to differ: see below.")
     if invoice.status == Invoice.Status.DRAFT:
         words = ngettext(
             "The draft is what the %(count)s record that it would bill now comes to.",
             "The draft is what the %(count)s records that it would bill now come to.",
-            found.records,
+            records,
         )
     else:
         words = ngettext(
             "Each line, the tax and the total are what its %(count)s record comes to, to the last digit.",
             "Each line, the tax and the total are what its %(count)s records come to, to the last digit.",
-            found.records,
+            records,
         )
     return words % count
 
 
-def _checks(found: Proof) -> list[str]:
+def _checks(found: Proof, currency: str) -> list[str]:
     rated = found.records - found.unpriced
     follow = ngettext(
         "Of %(rated)s priced record, %(good)s costs what its own quantities and unit prices make.",
@@ -135,6 +136,16 @@ def _checks(found: Proof) -> list[str]:
             found.unpriced,
         )
         checks.append(words % {"count": number(found.unpriced)})
+    for filed in found.filed:
+        words = ngettext(
+            "%(count)s record more, %(cost)s, was dropped: it is in the lines above, and in %(file)s (SHA-256 "
+            "%(sha256)s).",
+            "%(count)s records more, %(cost)s, were dropped: they are in the lines above, and in %(file)s (SHA-256 "
+            "%(sha256)s).",
+            filed.records,
+        )
+        told = {"file": filed.file_name, "sha256": filed.sha256, "count": number(filed.records)}
+        checks.append(words % {**told, "cost": money(filed.nanos, currency, NANO_PLACES)})
     return checks
 
 

@@ -256,6 +256,10 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
         form, blockers = VoidForm(invoice.number or "", request.POST or None), []
         if invoice.credit_notes.exists():
             blockers = [_("It has credit notes, which stand: credit the rest of it instead.")]
+        elif invoice.dropped.exists():
+            blockers = [
+                _("Records of its days were dropped, and could not be billed again: give a credit note instead.")
+            ]
         elif request.method == "POST" and form.is_valid():
             try:
                 invoices.void(invoice.pk, form.cleaned_data["reason"], now=now())

@@ -19,6 +19,7 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from billing import seals
 from billing.admin import price_preview_page, price_versions
 from billing.admin.access import KeptAdmin
 from billing.admin.display import UNKNOWN, badge, figure, moment, number, price_per_million
@@ -299,7 +300,12 @@ def is_used(price: Price) -> bool:
 
 
 def _has_rated(start: dt.datetime, label: str) -> bool:
-    """Whether a record names the version, as a whole or in an item; none that ended before its start can."""
+    """Whether a record names the version, as a whole or in an item; none that ended before its start can.
+
+    Dropped ones cannot be asked any more: a version that was in force with them counts as used.
+    """
+    if (last := seals.last_day()) is not None and start.date() <= last:
+        return True
     records = UsageRecord.objects.filter(ended_at__gte=start)
     if records.filter(price_version=label).exists():
         return True

@@ -14,7 +14,7 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from billing import keys
+from billing import keys, seals
 from billing.admin.filters import Choice
 from billing.admin.lines import records_behind
 from billing.admin.typed import DropdownFilter, ModelAdmin, TextFilter
@@ -53,7 +53,7 @@ class PeriodFilter(DropdownFilter):
         # Drops nothing of any zone's day, but lets the index on `ended_at` find it.
         for name in ("day", "day__gte"):
             if first := _date(request.GET.get(name, "")):
-                queryset = queryset.filter(ended_at__gte=_midnight(first) - dt.timedelta(days=1))
+                queryset = queryset.filter(seals.ends_of_days_from(first))
         for name in ("day", "day__lte"):
             if last := _date(request.GET.get(name, "")):
                 queryset = queryset.filter(ended_at__lt=_midnight(last) + dt.timedelta(days=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from billing import seals
 from billing.admin.access import EndlessAdmin
 from billing.admin.display import (
     UNKNOWN,
@@ -39,7 +41,7 @@ from billing.admin.filters import (
     UnpricedFilter,
     WireFormatFilter,
 )
-from billing.admin.record_filters import KeyFilter, LineFilter, MomentFilter, PeriodFilter
+from billing.admin.record_filters import NARROWED_BY, KeyFilter, LineFilter, MomentFilter, PeriodFilter
 from billing.admin.request_page import breakdown
 from billing.models import ApiKey, Attempt, OpenStream, UsageRecord
 from billing.money import NANO_PLACES
@@ -145,6 +147,10 @@ class UsageRecordAdmin(EndlessAdmin[UsageRecord]):
             found.add(identity)
         return queryset.filter(pk__in=found), False
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        context = {**(extra_context or {}), "dropped_until": _dropped_until(request)}
+        return super().changelist_view(request, context)
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -247,3 +253,10 @@ def _uuid(text: str) -> uuid.UUID | None:
         return uuid.UUID(text)
     except ValueError:
         return None
+
+
+def _dropped_until(request: HttpRequest) -> str:
+    """Up to when requests are in files instead; "" where none are, or the list looks back no more than days."""
+    looks_far = request.GET.get("period") == "all" or any(request.GET.get(name) for name in NARROWED_BY)
+    until = seals.dropped_until() if looks_far else None
+    return f"{until.astimezone(dt.UTC):%Y-%m-%d} UTC" if until else ""

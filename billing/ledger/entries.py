@@ -70,6 +70,7 @@ class Settlement:
     """A request at its end: all that its record and its attempts hold beside the open row. `zone` is the account's.
 
     `text_only`: it streamed plain text and nothing else, so that what was counted is all that was reported.
+    `counted_at`: the moment whose day and hour it is counted on, where those of its end are sealed (`ledger.late`).
     """
 
     open: OpenRow
@@ -94,6 +95,7 @@ class Settlement:
     provider: str = ""
     upstream_model: str = ""
     text_only: bool = False
+    counted_at: dt.datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

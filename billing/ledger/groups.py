@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from django.db import IntegrityError
 from django.utils.timezone import now
 
-from billing.ledger import checkpoints, corrections
+from billing.ledger import checkpoints, corrections, late
 from billing.ledger.cleaning import clean_text
 from billing.ledger.entries import BroughtObjects, Checkpoint, OpenRow, Settlement, Told
 from billing.ledger.rows import attempt_rows, object_rows, open_row, record_row
@@ -47,11 +47,12 @@ class Group:
 
 def write(group: Group, known: NamesById, using: str) -> dict[uuid.UUID, str]:
     """Write a group; returns the names of the requests that it opened. `known`: names given by earlier groups."""
+    standing = late.standing(group.settlements, using)
     given = _open(group.openings, using)
     if group.checkpoints:
         group.told = checkpoints.write(group.checkpoints, ChainMap(given, known), using)
     _remember(group.brought, using)
-    _settle(group, ChainMap(given, known), using)
+    _settle(standing, ChainMap(given, known), using, bare=group.bare)
     gone = [*(settlement.open.id for settlement in group.settlements), *group.discards]
     OPEN_STREAMS.remove(gone, using)
     if group.leaving:
@@ -109,17 +110,16 @@ def _remember(brought: Sequence[BroughtObjects], using: str) -> None:
     OPEN_STREAMS.set_json("object_ids", {answer.id: list(answer.object_ids) for answer in brought}, using)
 
 
-def _settle(group: Group, known: Mapping[uuid.UUID, str], using: str) -> None:
-    settlements = group.settlements
+def _settle(settlements: Sequence[Settlement], known: Mapping[uuid.UUID, str], using: str, *, bare: bool) -> None:
     if not settlements:
         return
     names = _settled_names(settlements, known, using)
-    rows = [record_row(settlement, names[settlement.open.id], bare=group.bare) for settlement in settlements]
+    rows = [record_row(settlement, names[settlement.open.id], bare=bare) for settlement in settlements]
     before: Mapping[uuid.UUID, UsageRecord] = {}
     if RECORDS.insert(rows, using) < len(rows):
-        before = _record_losers(group, using)
+        before = _record_losers(settlements, using, bare=bare)
     telling = corrections.last_word_first(settlements, before)
-    ATTEMPTS.insert([row for entry in telling for row in attempt_rows(entry, bare=group.bare)], using)
+    ATTEMPTS.insert([row for entry in telling for row in attempt_rows(entry, bare=bare)], using)
     due = sorted({(row["api_key_id"], row["day"]) for row in rows})
     DUE.insert([{"api_key_id": key, "day": day, "created_at": now()} for key, day in due], using)
 
@@ -136,18 +136,18 @@ def _settled_names(
     return names
 
 
-def _record_losers(group: Group, using: str) -> Mapping[uuid.UUID, UsageRecord]:
+def _record_losers(settlements: Sequence[Settlement], using: str, *, bare: bool) -> Mapping[uuid.UUID, UsageRecord]:
     """See to the settlements whose records were not inserted; returns the records that were there, as they were.
 
     Most of these are there from before, and a sweep's gives way to them. But where the open row had vanished, another
     request may have taken the name since, and a bill must not be lost to that: it is kept under its own name.
     """
-    ids = [settlement.open.id for settlement in group.settlements]
+    ids = [settlement.open.id for settlement in settlements]
     there = {record.id: record for record in UsageRecord.objects.using(using).select_for_update().filter(id__in=ids)}
-    lost = {settlement.open.id: settlement for settlement in group.settlements if settlement.open.id not in there}
-    rows = [record_row(settlement, settlement.open.own_name, bare=group.bare) for settlement in lost.values()]
+    lost = {settlement.open.id: settlement for settlement in settlements if settlement.open.id not in there}
+    rows = [record_row(settlement, settlement.open.own_name, bare=bare) for settlement in lost.values()]
     if RECORDS.insert(rows, using) < len(rows):
         raise IntegrityError("a record's own name is taken")
-    known = [settlement for settlement in group.settlements if settlement.open.id in there]
-    corrections.correct(known, there, using, bare=group.bare)
+    known = [settlement for settlement in settlements if settlement.open.id in there]
+    corrections.correct(known, there, using, bare=bare)
     return there

@@ -27,8 +27,12 @@ _zone = lru_cache(maxsize=256)(ZoneInfo)
 
 
 def day_of(settlement: Settlement) -> dt.date:
-    """The day of the bill: that on which the request ended, on the account's clocks."""
-    return local_day(settlement.ended_at, _zone(settlement.zone))
+    """The day of the bill: that on which the request ended, on the account's clocks; today, where that is sealed."""
+    return local_day(_counted_at(settlement), _zone(settlement.zone))
+
+
+def _counted_at(settlement: Settlement) -> dt.datetime:
+    return settlement.counted_at or settlement.ended_at
 
 
 def open_row(row: OpenRow, name: str) -> Row:
@@ -72,7 +76,7 @@ def record_row(settlement: Settlement, name: str, *, bare: bool = False) -> Row:
         "first_output_at": settlement.first_output_at,
         "ended_at": settlement.ended_at,
         "day": day_of(settlement),
-        "hour_start": local_hour(settlement.ended_at, _zone(settlement.zone)),
+        "hour_start": local_hour(_counted_at(settlement), _zone(settlement.zone)),
         "retry_count": clamped(settlement.retry_count, SMALLINT),
         "invoice_id": None,
     }

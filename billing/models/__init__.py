@@ -6,6 +6,7 @@ from billing.models.budgets import BudgetMonth
 from billing.models.catalogue import CatalogueRow, CatalogueVersion, one_version
 from billing.models.corrections import Adjustment, CreditNote, CreditNoteLine
 from billing.models.count_factors import CountFactor
+from billing.models.dropped import DroppedInvoice, DroppedMonth, DroppedRecord
 from billing.models.health import FlagRollup, MeterEvent
 from billing.models.invoice_runs import InvoiceRun
 from billing.models.invoices import Invoice, InvoiceCounter, InvoiceDocument, InvoiceLine
@@ -35,6 +36,9 @@ __all__ = [
     "CountFactor",
     "CreditNote",
     "CreditNoteLine",
+    "DroppedInvoice",
+    "DroppedMonth",
+    "DroppedRecord",
     "Export",
     "FlagRollup",
     "GatewayProcess",

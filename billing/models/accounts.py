@@ -50,7 +50,8 @@ class Account(CatalogueRow):
 
     def is_used(self) -> bool:
         """Whether anything was billed on the account's clocks and in its currency, which locks both."""
-        return bool(self.records.exists() or self.adjustments.exists())
+        issued = self.invoices.exclude(status="draft")  # their records may have been dropped
+        return bool(self.records.exists() or self.adjustments.exists() or issued.exists())
 
 
 class ApiKey(CatalogueRow):

@@ -52,10 +52,13 @@ class Price(CatalogueRow):
         """Whether a record was rated with this version, as a whole or in one of its items.
 
         Records that ended before the version's start cannot be, but for those that somebody chose it for; so the index
-        on `ended_at` bounds the search.
+        on `ended_at` bounds the search. A version that was in force when records were dropped counts as used by them.
         """
+        from billing.models.dropped import DroppedMonth
         from billing.models.usage import UsageRecord
 
+        if DroppedMonth.objects.filter(last_day__gte=(self.rated_from or self.effective_from).date()).exists():
+            return True
         records = UsageRecord.objects.filter(ended_at__gte=self.rated_from or self.effective_from)
         if records.filter(price_version=self.label).exists():
             return True

@@ -14,7 +14,7 @@ from django.db import models
 from django.db.models import Q
 
 from billing import keys, money
-from billing.models import Account, ApiKey, Price, UsageRecord
+from billing.models import Account, ApiKey, Price
 from billing.phrases import Phrase, at, gettext_noop, parted, phrase
 from billing.phrases import phrase as _
 from streaming import credentials
@@ -312,7 +312,7 @@ class _Accounts:
             for name in ("timezone", "currency")
             if name in entry.fields and getattr(row, name) != entry.fields[name]
         ]
-        if row.pk is None or not changed or not UsageRecord.objects.filter(account=row).exists():
+        if row.pk is None or not changed or not row.is_used():
             return
         for name in changed:
             message = _(

@@ -18,6 +18,9 @@ from billing.models import (
     Attempt,
     CountFactor,
     CreditNote,
+    DroppedInvoice,
+    DroppedMonth,
+    DroppedRecord,
     Export,
     GatewayProcess,
     Invoice,
@@ -128,6 +131,7 @@ def make_world() -> World:
         record_id=record.pk, created_at=moment,
     )  # fmt: skip
     proposed, note = make_corrections(key, last_month, moment)
+    make_dropped(note.invoice, moment)
     make_alarms(moment)
     make_reports(moment)
     make_reconciliation(last_month)
@@ -154,6 +158,17 @@ def make_world() -> World:
         proposed,
         note,
     )
+
+
+def make_dropped(invoice: Invoice, moment: dt.datetime) -> None:
+    """A month of long ago that is in a file."""
+    month = DroppedMonth.objects.create(
+        partition="billing_usagerecord_before", end=dt.datetime(2020, 2, 1, tzinfo=dt.UTC),
+        last_day=dt.date(2020, 1, 31), records=1, dropped_at=moment,
+        file_name="usage-records-before-2020-02-0123456789ab.jsonl.gz", sha256="0123456789ab",
+    )  # fmt: skip
+    DroppedInvoice.objects.create(month=month, invoice=invoice, records=0, cost_nanos=0)
+    DroppedRecord.objects.create(id=uuid.uuid4())
 
 
 def make_run(opened: Invoice, moment: dt.datetime) -> None:

@@ -34,7 +34,10 @@ SEEN_BY_BOTH = (
     "billing_export", "billing_attemptquarter", "billing_providertest", "billing_reconciliation",
     "billing_reconciliationmapping", "billing_reconciliationrow",
 )  # fmt: skip
-ROOT_ONLY = ("auth_user", "auth_group", "billing_catalogueversion", "billing_invoicecounter", "billing_recordtoship")
+ROOT_ONLY = (
+    "auth_user", "auth_group", "billing_catalogueversion", "billing_invoicecounter", "billing_recordtoship",
+    "billing_droppedmonth", "billing_droppedinvoice", "billing_droppedrecord",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

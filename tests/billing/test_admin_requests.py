@@ -172,8 +172,8 @@ def test_finding_takes_few_queries(login: Login, two: Keys, django_assert_num_qu
     # Session, user, two of rights; accounts and models of the filters; the records; and what the query asks beside.
     for query, count in (
         ({}, 7),
-        ({"q": "fill-7"}, 9),
-        ({"key": "northwind/production", "at": "2026-11-03 14:05"}, 10),
+        ({"q": "fill-7"}, 10),
+        ({"key": "northwind/production", "at": "2026-11-03 14:05"}, 11),
     ):
         client.get(LIST, query)
         with django_assert_num_queries(count) as seen:

@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 
 from billing import clickhouse, tasks, usage_report
 from billing.clickhouse import Store, Unavailable
-from billing.models import ApiKey, RecordToShip, UsageRecord
+from billing.models import ApiKey, DroppedMonth, RecordToShip, UsageRecord
 from billing.report_query import Query
 from billing.usage_sums import Cut, Figures
 from tests import settings as our_settings
@@ -217,6 +217,22 @@ def test_report_reads_it_while_fresh(
     RecordToShip.objects.create(record_id=key.account.records.get().pk, created_at=utc(2026, 11, 3))
     asked = len(house.asked)
     assert asked_for().totals == true
+    assert len(house.asked) == asked
+
+
+@postgresql
+def test_sealed_days_are_not_asked_there(
+    key: ApiKey, store: Store, house: House, asked_for: Callable[[], usage_report.Report]
+) -> None:
+    """It may have been filled after their records were dropped."""
+    clickhouse.begin(store)
+    house.answer = (200, b"")
+    asked_for()
+    asked = len(house.asked)
+    DroppedMonth.objects.create(
+        end=utc(2026, 11, 1, 0), last_day=utc(2026, 11, 1).date(), records=1, dropped_at=utc(2026, 11, 30)
+    )
+    asked_for()
     assert len(house.asked) == asked
 
 

@@ -23,6 +23,8 @@ READERS: dict[str, Callable[[], Any]] = {
     "bounds": lambda: environment.bounds(NAME, (90, 150)),
     "items": lambda: environment.items(NAME, ["a"]),
     "text": lambda: environment.text(NAME, "t"),
+    "months": lambda: environment.months(NAME),
+    "folder": lambda: environment.folder(NAME),
     "choice": lambda: environment.choice(NAME, ("console", "json")),
 }
 
@@ -43,6 +45,10 @@ READERS: dict[str, Callable[[], Any]] = {
         ("items", "", ["a"]),
         ("text", "", "t"),
         ("count", "", 3),
+        ("months", "13", 13),
+        ("months", "", 0),
+        ("folder", "/srv/archive", Path("/srv/archive")),
+        ("folder", "", None),
     ],
 )
 def test_value_is_read(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, value: object) -> None:
@@ -58,6 +64,9 @@ def test_value_is_read(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, 
         ("seconds", "-1", "a number of seconds above 0"),
         ("seconds", "nan", "a number of seconds above 0"),
         ("count", "1.5", "a whole number above 0"),
+        ("months", "-1", "a whole number of months, or 0"),
+        ("months", "1201", "a whole number of months, or 0"),
+        ("folder", "archive", "the absolute path of a folder"),
         ("count", "0", "a whole number above 0"),
         ("amount", "-1", "an amount of 0 or more"),
         ("amount", "nan", "an amount of 0 or more"),
@@ -126,3 +135,11 @@ def test_web_address_faults_hide_it(monkeypatch: pytest.MonkeyPatch, url: str) -
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} is no whole URL") as fault:
         environment.web_address(NAME)
     assert "s3cret" not in str(fault.value)
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_needed_folder_is_asked_for(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+    if text is not None:
+        monkeypatch.setenv(NAME, text)
+    with pytest.raises(ImproperlyConfigured, match=f"HOPBASE_OTHER needs {NAME}, which is not set"):
+        environment.folder(NAME, needed_by="HOPBASE_OTHER")
