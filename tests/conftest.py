@@ -82,6 +82,15 @@ def uses_database(item: pytest.Item) -> bool:
     return item.get_closest_marker("django_db") is not None or not DATABASE_FIXTURES.isdisjoint(fixtures)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files unread of which all belongs on the other database: each of xdist's workers reads every file."""
+    if not config.getoption("--share") or not collection_path.is_file():
+        return None
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    other = not name.startswith(ON_POSTGRESQL) and name.startswith(ON_SQLITE)
+    return True if (other if settings.POSTGRESQL else name.startswith(ON_POSTGRESQL)) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     put_business_last(items)
     if hasattr(config, "workerinput"):
