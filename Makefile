@@ -37,10 +37,15 @@ ifneq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@echo "== SQLite =="
-	@HOPBASE_TEST_DATABASE=sqlite $(BIN)/python -m pytest $(SPREAD) --share
+	@$(call share,sqlite)
 	@echo "== PostgreSQL =="
-	@HOPBASE_TEST_DATABASE=postgresql $(BIN)/python -m pytest $(SPREAD) --share
+	@$(call share,postgresql)
 endif
+
+# What fails while others take the processor is asked again, alone: that counts. A test that keeps failing, or five, end it.
+share = export HOPBASE_TEST_DATABASE=$(1); $(BIN)/python -m pytest $(SPREAD) --share || { test $$? = 1 && \
+  echo "== $(1) again, one at a time: what failed beside others ==" && \
+  $(BIN)/python -m pytest --share --last-failed --last-failed-no-failures none --maxfail 5; }
 
 check: $(READY)
 	$(BIN)/ruff check .

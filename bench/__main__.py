@@ -26,6 +26,7 @@ RUNS: dict[str, Callable[[Bench], None]] = {
     "workers": runs.workers,
     "ticker": back_office.ticker,
     "settle": back_office.settle,
+    "export": back_office.export,
     "months": back_office.months,
 }
 
@@ -50,6 +51,7 @@ RATIOS = {
 TARGETS = (
     ("TTFT added p50, ms", "paced", "added_ms_p50", "<= 3 (1.5)"),
     ("TTFT added p99, ms", "paced", "added_ms_p99", "<= 15 (6)"),
+    ("TTFT p99 beside an export, times", "export", "first_p99_times", "<= 2"),
     ("KB per idle stream", "idle", "kb_per_stream", "<= 64 (40)"),
     ("ms per look at 5,000 streams", "ticker", "tick_ms", "< 5"),
     ("settled records/s", "settle", "per_s", ">= 5000 (15000)"),

@@ -12,12 +12,13 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 
-from bench.runs import Bench
-from bench.systems import ROOT, BenchFailed, Cores, hopbase, stores
+from bench.runs import Bench, drive
+from bench.systems import ROOT, BenchFailed, Cores, configure, hopbase, stores, upstream
 
 RECORDS, KEYS = 1_000_000, 1_000
 SETTLED = 20_000
@@ -75,6 +76,23 @@ def months(bench: Bench) -> None:
     for size in (10, 1):
         with stores(Cores.of_this_machine()) as environment:
             _month(bench, environment, RECORDS // size, KEYS // size, "" if size == 1 else " at a tenth")
+
+
+def export(bench: Bench) -> None:
+    """The paced run by itself, and while a worker writes a file of a million requests."""
+    cores = Cores.of_this_machine()
+    with upstream(cores) as provider, stores(cores) as environment, ThreadPoolExecutor() as pool:
+        inside(environment, "fill", str(RECORDS), str(KEYS))
+        configure(environment, provider.port)
+        with hopbase(environment, cores) as system:
+            direct = drive(bench, "beside an export", provider, 100, "paced", None)
+            alone = drive(bench, "without an export", system, 100, "paced", direct)
+            file = pool.submit(inside, environment, "export")
+            beside = drive(bench, "beside an export", system, 100, "paced", direct)
+            if file.done():
+                raise BenchFailed("the export was done before the measurement was: give a shorter --duration")
+            p99_times = round(beside.quantile(0.99) / alone.quantile(0.99), 2)
+            bench.add("export", "hopbase", records=RECORDS, first_p99_times=p99_times, **file.result())
 
 
 def _month(bench: Bench, environment: dict[str, str], records: int, keys: int, tenth: str) -> None:

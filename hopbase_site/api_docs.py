@@ -71,6 +71,10 @@ PAGE_LINK = re.compile(r"([a-z-]+)\.md(#.*)?")
 class PageRenderer(RendererHTML):
     """Adds a button to each code block, with the words of `env`, and lets wide tables scroll within themselves."""
 
+    def code_inline(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """A name within a text, which may be parted where its words are: tables are narrow."""
+        return f"<code>{escape(tokens[idx].content).replace('_', '_<wbr>')}</code>"
+
     def fence(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         """A code block."""
         token, words = tokens[idx], env["words"]

@@ -96,7 +96,7 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class Live:
-    """What the ticker looks at. Times are the clock's, in seconds."""
+    """What the ticker looks at, from `next_look` on. Times are the clock's, in seconds."""
 
     run: Run
     deadline: asyncio.Timeout
@@ -107,6 +107,7 @@ class Live:
     has_headers: bool = False
     drain_until: float | None = None
     interruption: Interruption | None = None
+    next_look: float = 0.0
 
     def __hash__(self) -> int:
         return id(self)

@@ -1,7 +1,8 @@
 """One ticker for all streams of a process: keepalive, stall, slow readers and checkpoints.
 
-A stream costs it a few comparisons per tick: no timer, task or lock of its own. It writes nothing itself but
-keepalives, and ends nothing but by moving the deadline that the relay waits under.
+A stream costs it a comparison per tick, and a few more once a second or when something is near: no timer, task or lock
+of its own. It writes nothing itself but keepalives, and ends nothing but by moving the deadline that the relay waits
+under.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streaming.runs import Live
+
+LOOK_S = 1.0
+"""The longest that a stream is passed by: no longer than the shortest patience, with slow readers and drains alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,8 @@ class Timing:
 
 
 class Ticker:
-    """Looks at every live stream once per tick. `checkpoint` is called every `checkpoint_s`, and must not block."""
+    """Looks at the live streams, each tick at those whose time it is. `checkpoint` is called every `checkpoint_s`,
+    and must not block."""
 
     def __init__(self, timing: Timing, checkpoint: Callable[[], None], clock: Callable[[], float]) -> None:
         self.streams: set[Live] = set()
@@ -43,9 +48,10 @@ class Ticker:
             self.tick(self._clock())
 
     def tick(self, now: float) -> None:
-        """Look at every stream once."""
+        """Look at every stream that may want something by now."""
         for live in tuple(self.streams):
-            look_at(live, now, self._timing)
+            if now >= live.next_look:
+                look_at(live, now, self._timing)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._timing.checkpoint_s
             self._checkpoint()
@@ -68,3 +74,7 @@ def look_at(live: Live, now: float, timing: Timing) -> None:
         timing.keepalive_s if client.started or live.has_headers else timing.before_headers_s
     ):
         client.keepalive(one_line_end=live.one_line_end)
+    elif live.drain_until is None and patience_s is None:
+        # Output and writes only move these moments away.
+        silent_s = min(timing.keepalive_s, timing.before_headers_s)
+        live.next_look = min(now + LOOK_S, live.last_output + live.stall_s, client.last_write + silent_s)

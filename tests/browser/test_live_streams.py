@@ -125,10 +125,10 @@ def test_pause_and_failure_are_told(visit: Visits, operator: Page, site: Site, s
     streams.begin(site.gateway)
     operator.clock.install()
     operator.goto(LIVE)
+    operator.get_by_role("button", name="Pause").click()
+
     asked: list[str] = []
     operator.on("request", lambda sent: asked.append(sent.url) if "/rows/" in sent.url else None)
-
-    operator.get_by_role("button", name="Pause").click()
     operator.clock.fast_forward(10_000)
     assert asked == []
     operator.get_by_role("button", name="Resume").click()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from streaming.runs import Live
-from streaming.ticker import Timing, look_at
+from streaming.ticker import Ticker, Timing, look_at
 
 TIMING = Timing(keepalive_s=10, before_headers_s=20, slow_reader_s=60, checkpoint_s=2)
 
@@ -90,6 +90,40 @@ async def test_drain_has_an_end():
     live = live_stream(last_write=30.0)
     live.drain_until = 30.0
     assert (await look(live, 30.1))[0] == "drained"
+
+
+@pytest.mark.parametrize(
+    ("last_write", "last_output", "now", "again"),
+    [
+        (0.0, 0.0, 5.0, 6.0),  # nothing is near
+        (0.0, 0.0, 9.5, 10.0),  # a keepalive
+        (119.0, 0.0, 119.5, 120.0),  # the stall limit
+    ],
+)
+async def test_quiet_stream_is_passed_by(last_write, last_output, now, again):
+    live = live_stream(last_write=last_write, started=True)
+    live.last_output = last_output
+    assert await look(live, now) == (None, [])
+    assert live.next_look == again
+
+
+async def test_what_is_near_its_end_is_looked_at_each_time():
+    drained, patient = live_stream(last_write=5.0), live_stream(last_write=5.0)
+    drained.drain_until = 30.0
+    patient.passage.meter.patience_s = 5.0
+    patient.last_event = 5.0
+    for live in (drained, patient):
+        await look(live, 6.0)
+        assert live.next_look == 0
+
+
+async def test_tick_looks_at_those_whose_time_it_is():
+    ticker = Ticker(TIMING, lambda: None, lambda: 0.0)
+    soon, later = live_stream(started=True), live_stream(started=True)
+    soon.next_look, later.next_look = 11.0, 12.0
+    ticker.streams |= {soon, later}
+    ticker.tick(11.0)
+    assert (soon.run.client.keepalives, later.run.client.keepalives) == ([False], [])
 
 
 async def test_first_interruption_stays():

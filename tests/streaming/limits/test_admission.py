@@ -162,7 +162,9 @@ async def test_2000_tries_never_exceed_ten(start: Start) -> None:
         process.limits.ended(hold)
         process.limits.settle(hold, 0, None)
 
-    await asyncio.gather(*(attempt(number) for number in range(2_000)))
+    for _ in range(4):  # where the machine stands still for long, no place is free again before all have tried
+        await asyncio.gather(*(attempt(number) for number in range(500)))
+        await asyncio.sleep(0.05)
     assert peak <= 10
     assert admitted > 10
 
