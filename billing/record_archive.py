@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from django.db import connection
 
+from billing import disk
 from billing.models import Attempt
 
 AT_ONCE = 2_000
@@ -52,7 +53,7 @@ def write(folder: Path, name: str, table: str, but: str, tell: Callable[[int], N
             os.fsync(raw.fileno())
         path = folder / f"{name}-{digest.hexdigest()[:SHOWN]}.jsonl.gz"
         os.replace(part, path)
-        _sync(folder)
+        disk.sync_folder(folder)
     finally:
         part.unlink(missing_ok=True)
     return Written(path, records, digest.hexdigest())
@@ -77,12 +78,3 @@ def _pages(table: str, but: str) -> Iterator[list[bytes]]:
         )
         while rows := cursor.fetchmany(AT_ONCE):
             yield [f"{line}\n".encode() for (line,) in rows]
-
-
-def _sync(folder: Path) -> None:
-    """That the file has its name outlasts a power cut too."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import orjson
 
+from billing import disk
 from billing.ledger.encoding import decoded, encoded
 from billing.ledger.entries import BroughtObjects, CheckpointRow, Settlement
 
@@ -120,7 +121,7 @@ class Journal:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             self.size = os.fstat(self._file).st_size
-            _sync_folder(self.path.parent)
+            disk.sync_folder(self.path.parent)
         return self._file
 
     def _compact(self) -> None:
@@ -132,7 +133,7 @@ class Journal:
             _write_all(file, data)
             os.fsync(file)
             os.replace(fresh, self.path)
-            _sync_folder(self.path.parent)
+            disk.sync_folder(self.path.parent)
         except OSError as error:
             logger.error("the journal cannot be written anew: %s", error.strerror)
             fresh.unlink(missing_ok=True)
@@ -228,12 +229,3 @@ def _entry(line: bytes) -> tuple[Kept, str | None]:
 def _write_all(file: int, data: bytes) -> None:
     while data:
         data = data[os.write(file, data) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name last."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
