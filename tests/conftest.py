@@ -63,11 +63,11 @@ def put_business_last(items: list[pytest.Item]) -> None:
     """Tests that share a business, after those of their file that look at empty tables: it stands until the end."""
     places: dict[tuple[Path, bool], int] = {}
 
-    def place(item: pytest.Item) -> tuple[int, bool]:
+    def order(item: pytest.Item) -> tuple[int, bool]:
         shares = "business" in getattr(item, "fixturenames", ())
         return places.setdefault((item.path, is_flushed(item)), len(places)), shares
 
-    items.sort(key=place)
+    items.sort(key=order)
 
 
 def is_flushed(item: pytest.Item) -> bool:

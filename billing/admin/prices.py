@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from typing import Any
 
@@ -10,8 +9,7 @@ from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
-from django.db.models import Exists, OuterRef, Q, QuerySet, TextField
-from django.db.models.functions import Cast
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.forms.models import model_to_dict
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
@@ -19,14 +17,13 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from billing import seals
 from billing.admin import price_preview_page, price_versions
 from billing.admin.access import KeptAdmin
 from billing.admin.display import UNKNOWN, badge, figure, moment, number, price_per_million
 from billing.admin.fields import ScaledField, TableField, model_name, read_currency
 from billing.admin.filters import Choice, ModelFilter
 from billing.admin.typed import DropdownFilter, ModelAdmin, ModelForm, NumberWidget
-from billing.models import Invoice, Price, UsageRecord
+from billing.models import Invoice, Price
 from billing.money import NANOS, parse, to_decimal
 from billing.phrases import said_by
 from billing.price_spec import describe_price, parse_price
@@ -294,20 +291,6 @@ def _written(table: Any) -> str:
 
 def is_used(price: Price) -> bool:
     """Whether a record was rated with this version. Looked up once per object: a page asks several times."""
-    if "is_used" not in price.__dict__:
-        price.__dict__["is_used"] = _has_rated(price.rated_from or price.effective_from, price.label)
-    return bool(price.__dict__["is_used"])
-
-
-def _has_rated(start: dt.datetime, label: str) -> bool:
-    """Whether a record names the version, as a whole or in an item; none that ended before its start can.
-
-    Dropped ones cannot be asked any more: a version that was in force with them counts as used.
-    """
-    if (last := seals.last_day()) is not None and start.date() <= last:
-        return True
-    records = UsageRecord.objects.filter(ended_at__gte=start)
-    if records.filter(price_version=label).exists():
-        return True
-    in_items = Q(items_text__contains=json.dumps(label))
-    return records.annotate(items_text=Cast("items", TextField())).exclude(items=[]).filter(in_items).exists()
+    if "known_use" not in price.__dict__:
+        price.__dict__["known_use"] = price.is_used()
+    return bool(price.__dict__["known_use"])

@@ -13,10 +13,10 @@ from django.utils.timezone import now
 from billing import rollups
 from billing.models import Price
 from billing.money import parse
-from billing.usage import TokenUsage
+from billing.usage import Part, TokenUsage
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World, make_price
-from tests.billing.factories import make_record
+from tests.billing.factories import make_record, price
 
 pytestmark = pytest.mark.django_db
 ADD = "/admin/billing/price/add/"
@@ -90,6 +90,15 @@ def test_used_price_is_read_only(login: Login, world: World) -> None:
 def test_price_of_items_counts_as_used(login: Login, world: World) -> None:
     advisor = make_price("advisor-1")
     page = reverse("admin:billing_price_change", args=[advisor.pk])
+    assert login("root").post(page, form()).status_code == 403
+
+
+def test_item_may_have_any_name(login: Login, world: World) -> None:
+    """PostgreSQL gives characters of JSON back as they are, SQLite as they were written."""
+    name = "顧問-1"
+    part = Part(name, TokenUsage(input=10))
+    make_record(world.key, now(), version=price(), others=[price(name)], parts=[part])
+    page = reverse("admin:billing_price_change", args=[make_price(name).pk])
     assert login("root").post(page, form()).status_code == 403
 
 
