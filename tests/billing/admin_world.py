@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from dataclasses import dataclass
+from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.contrib.auth.models import Group, Permission, User
@@ -66,6 +67,12 @@ class World:
     note: CreditNote
 
 
+def zone_of_this_month(moment: dt.datetime) -> str:
+    """A zone away from UTC that has UTC's month: Taipei's next one begins eight hours early."""
+    taipei = ZoneInfo("Asia/Taipei")
+    return taipei.key if moment.astimezone(taipei).month == moment.month else "America/Los_Angeles"
+
+
 def make_users() -> dict[str, User]:
     """One user of each kind, by its name."""
     root = User.objects.create_superuser("root", "root@example.com", PASSWORD)
@@ -108,7 +115,8 @@ def make_world() -> World:
     moment = now()
     provider, model = make_routes()
     kept_price = make_price()
-    northwind = Account.objects.create(name="northwind", timezone="Asia/Taipei", legal_name="Northwind Ltd")
+    zone = zone_of_this_month(moment)
+    northwind = Account.objects.create(name="northwind", timezone=zone, legal_name="Northwind Ltd")
     umbrella = Account.objects.create(name="umbrella", timezone="UTC", currency="TWD")
     key, secret = keys.create(northwind, "production", requests_per_minute=600, monthly_budget_nanos=parse("100"))
     other_key, _ = keys.create(umbrella, "batch")
