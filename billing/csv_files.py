@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -102,17 +103,21 @@ def _separator(decoded: str) -> tuple[str, str, int]:
     return max(SEPARATORS, key=lambda separator: _agreement(decoded, separator)), decoded, 0
 
 
-def _agreement(decoded: str, separator: str) -> tuple[int, int]:
-    """How many of the first lines have the same number of cells with this separator, and that number.
+def _agreement(decoded: str, separator: str) -> tuple[bool, int, int]:
+    """Whether the first rows are a table with this separator, how many are equally wide, and that width.
 
-    A comma within amounts is no separator, for the header has none of it.
+    A comma within amounts is no separator, for the header has none of it; nor is a semicolon within quoted texts.
     """
-    begin = decoded[:20_000].splitlines()[:20]
+    rows = csv.reader(io.StringIO(decoded, newline=""), delimiter=separator, strict=True)
+    widths: list[int] = []
     try:
-        widths = [len(cells) for cells in csv.reader(begin, delimiter=separator) if len(cells) > 1]
+        for cells in itertools.islice(rows, 20):
+            widths += [len(cells)] if len(cells) > 1 else []
     except csv.Error:
-        return 0, 0
-    return max(((widths.count(width), width) for width in set(widths)), default=(0, 0))
+        fits = False
+    else:
+        fits = bool(widths)
+    return fits, *max(((widths.count(width), width) for width in set(widths)), default=(0, 0))
 
 
 def _lines(decoded: str, separator: str, skipped: int) -> Iterator[CsvLine]:

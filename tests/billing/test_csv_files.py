@@ -7,7 +7,7 @@ import io
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from billing.csv_files import CsvFile, CsvLine, NotCsv, read, text
@@ -94,6 +94,8 @@ TABLES = st.integers(2, 5).flatmap(
 
 
 @given(TABLES, st.sampled_from(["utf-8-sig", "utf-16"]))
+@example([["", "0\t\x850", "0\t\x850", "0\t0"]], "utf-8-sig")  # to Python a line ends at \x85, to CSV it does not
+@example([["", ";", "0\n0", ";0"], ["", ";", "0\n0", ";"]], "utf-8-sig")  # as many rows by semicolon as by comma
 def test_quoted_tables_come_back_whole(rows: list[list[str]], encoding: str) -> None:
     out = io.StringIO(newline="")
     csv.writer(out, quoting=csv.QUOTE_ALL).writerows([["day", "model"] + ["x"] * (len(rows[0]) - 2), *rows])
