@@ -90,6 +90,11 @@ class ReportedUsage:
     raw: Mapping[str, Any] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all was reported, of any model."""
+        return self.usage.is_empty and all(part.usage.is_empty for part in self.parts)
+
 
 OUTPUT_PLACEHOLDER = "output_placeholder"
 """Flag of a report whose output count is a placeholder (Messages, before the first `message_delta`) or absent."""

@@ -360,7 +360,7 @@ def _raise_unless_paid(ended: Ended, passage: Passage, run: Run) -> None:
     if ended == "cut":
         raise AttemptFailed(Failure("failed", run.reason or "cut before any output", "cut"))
     reported = meter.usage()
-    if reported is None or reported.usage.is_empty:
+    if reported is None or reported.is_empty:
         raise AttemptFailed(Failure("failed", "a complete answer with neither output nor usage", "hollow"))
 
 

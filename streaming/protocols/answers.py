@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any
 
 from streaming.protocols import lenient_json, spans
 from streaming.protocols.meter import Answer, GatewayError, ProviderError
 from streaming.protocols.provider_errors import read_error_object
+from streaming.protocols.sse import SSEEvent
 
 compact = lenient_json.dumps
 
@@ -32,6 +33,32 @@ def read_object(raw: bytes | None) -> dict[str, Any] | None:
 def is_done(data: bytes | None) -> bool:
     """Whether an event's data is the `[DONE]` that ends a stream."""
     return data is not None and data.strip() == b"[DONE]"
+
+
+def told_error(event: SSEEvent, body: object) -> object:
+    """The error that an event tells, for `read_error_object`; None where it tells none. `body`: its object, if any.
+
+    Told by its line `event: error`, whatever its data; by the key `error`; by an `error` as its type or object (vLLM);
+    or by a code and a message where nothing says what the event is (DashScope).
+    """
+    if event.name == "error":
+        return body or _said(event.data)
+    if not isinstance(body, Mapping):
+        return None
+    by_kind = body.get("error") or body.get("type") == "error" or body.get("object") == "error"
+    bare = not event.name and "code" in body and isinstance(body.get("message"), str) and not _WHAT_IT_IS & body.keys()
+    return body if by_kind or bare else None
+
+
+_WHAT_IT_IS = {"type", "object", "choices", "response"}
+
+
+def _said(data: bytes | None) -> object:
+    """What stands in the place of an error object: JSON of another kind, or plain text."""
+    try:
+        return lenient_json.loads(data or b"")
+    except ValueError:
+        return (data or b"").decode("utf-8", "replace")
 
 
 def is_filler(text: str) -> bool:

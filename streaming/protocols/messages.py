@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from billing.usage import INPUT_ABSENT, OUTPUT_PLACEHOLDER, Part, ReportedUsage, TokenUsage
-from streaming.protocols import counts, tokens
-from streaming.protocols.answers import compact, failed_answer, is_done, is_filler, read_object, rename
+from streaming.protocols import counts, spans, tokens
+from streaming.protocols.answers import compact, failed_answer, is_done, is_filler, read_object, rename, told_error
 from streaming.protocols.meter import (
     Answer,
     BadRequest,
@@ -101,15 +101,16 @@ def read_answer(raw: bytes, options: MeterOptions) -> Answer:
         return failed_answer(raw, body)
     folded = _FoldedUsage()
     folded.take("message", body.get("usage"))
-    content = body.get("content")
-    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    blocks = _blocks(body)
     produced = any(_is_output(block) for block in blocks)
     stop_reason = body.get("stop_reason")
-    usage = folded.reported(_names(options), declined=stop_reason == "refusal", produced=produced)
-    if usage is None and not produced:
+    names = _names(options, body.get("model"))
+    usage = folded.reported(names, declined=stop_reason == "refusal", produced=produced)
+    if not produced and (usage is None or usage.is_empty):
         return failed_answer(raw, body)
+    edits = _model_edits(raw, options, body.get("model"))
     return Answer(
-        raw=apply_edits(raw, _model_edits(raw, options, body.get("model"))),
+        raw=apply_edits(raw, edits + _decline_edits(raw, options, body.get("model"), "content", "*")),
         ended=_ended(stop_reason),
         usage=usage,
         texts=[text for block in blocks for _, text in _block_texts(block) if text],
@@ -131,8 +132,16 @@ def _error_object(error: GatewayError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": error.anthropic_type, "message": error.message}}
 
 
-def _names(options: MeterOptions) -> tuple[str, ...]:
-    return (options.model, options.rename_from) if options.rename_from else (options.model,)
+def _names(options: MeterOptions, seen: object) -> tuple[object, ...]:
+    """What the record's own model may be called; `seen`: by the answer itself."""
+    return (options.model, options.rename_from or options.model, seen)
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
 
 
 def _container_ids(holder: object) -> list[str]:
@@ -145,10 +154,11 @@ def _container_ids(holder: object) -> list[str]:
 _KNOWN_COUNTERS = {
     "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
     "cache_creation.ephemeral_5m_input_tokens", "cache_creation.ephemeral_1h_input_tokens",
-    "output_tokens_details.thinking_tokens", "server_tool_use",
+    "output_tokens_details.thinking_tokens", "server_tool_use", "server_tool_use_details",
 }  # fmt: skip
 _OWN_ENTRIES = ("message", "compaction")
 _SAMPLED = (*_OWN_ENTRIES, "fallback_message")
+_OTHERS = ("advisor_message", "fallback_message")
 _DATED = re.compile(r"-\d{8}$")
 """The end of a snapshot's name: claude-haiku-4-5-20251001."""
 
@@ -163,32 +173,45 @@ class _FoldedUsage:
     """The usage of `message_start` and of every `message_delta`, folded field by field.
 
     Deltas are cumulative: the last value that is not null stands, but a zero never takes the place of a positive one
-    (vendors send zeros for what they left out). `message_start` tells the input; its output count is a placeholder.
+    (vendors send zeros for what they left out). `message_start` tells the input; its output count is a placeholder,
+    and so are its `iterations`: they stand only until a delta tells the output.
     """
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
         self.raw: dict[str, Any] = {}
         self.output_told = False
+        self._placeholders: dict[str, Any] = {}
 
     def take(self, event: str, usage: object) -> None:
         """Fold in the usage of an event ("message_start", "message_delta") or of a whole answer ("message")."""
         if not isinstance(usage, Mapping):
             return
         self.raw[event] = usage
-        _merge(self.fields, usage)
+        if event == "message_start":
+            self._placeholders = {key: usage[key] for key in ("output_tokens", "iterations") if key in usage}
+            _merge(self.fields, {key: value for key, value in usage.items() if key not in self._placeholders})
+            return
         told = counts.whole(usage.get("output_tokens")) is not None or bool(usage.get("iterations"))
-        self.output_told = self.output_told or (told and event != "message_start")
+        self.output_told = self.output_told or told
+        if _moves_into_cache(self.fields, usage):
+            self.fields["input_tokens"] = 0
+        _merge(self.fields, usage)
 
-    def reported(self, names: Sequence[str], *, declined: bool, produced: bool) -> ReportedUsage | None:
+    def reported(self, names: Sequence[object], *, declined: bool, produced: bool) -> ReportedUsage | None:
         """What was reported in all; `names` are those of the record's own model, `declined`: it ended in a refusal."""
-        told = {key: counts.whole(self.fields.get(key)) for key in ("input_tokens", "output_tokens")}
-        if all(number is None for number in told.values()) and not self.fields.get("iterations"):
+        fields = self.fields if self.output_told else {**self._placeholders, **self.fields}
+        told = [counts.whole(fields.get(key)) for key in ("input_tokens", "output_tokens")]
+        if all(number is None for number in told) and not fields.get("iterations"):
             return None
-        own, parts = _own_and_others(self.fields, names, declined)
-        own, flags = replace(own, reasoning=self._reasoning(), server_tools=self._server_tools()).checked()
-        unknown = counts.unknown_flags(self.fields, _KNOWN_COUNTERS)
-        flags += (*unknown, *self._absences(own, produced))
+        own, parts, served = _own_and_others(fields, names, declined)
+        reasoning = counts.whole(counts.inner(fields, "output_tokens_details").get("thinking_tokens"))
+        if served is not None:  # the thinking was its own
+            parts[served] = replace(parts[served], usage=replace(parts[served].usage, reasoning=reasoning))
+            reasoning = None
+        own, flags = replace(own, reasoning=reasoning, server_tools=_server_tools(fields)).checked()
+        flags += (*counts.unknown_flags(fields, _KNOWN_COUNTERS), *_unknown_entries(fields))
+        flags += tuple(self._absences(own, produced and served is None))
         return ReportedUsage(own, self._tier(), tuple(parts), self.raw.get("message", self.raw), flags)
 
     def _absences(self, own: TokenUsage, produced: bool) -> Iterator[str]:
@@ -200,21 +223,33 @@ class _FoldedUsage:
         if not own.total_input and (absent or not self.output_told):  # vendors start with zeros, the delta tells
             yield INPUT_ABSENT
 
-    def _reasoning(self) -> int | None:
-        return counts.whole(counts.inner(self.fields, "output_tokens_details").get("thinking_tokens"))
-
-    def _server_tools(self) -> dict[str, int]:
-        return counts.server_tools(counts.inner(self.fields, "server_tool_use"))
-
     def _tier(self) -> str:
         """The tier served. Fast mode has prices of its own but no tier name:
         https://platform.claude.com/docs/en/build-with-claude/fast-mode."""
         return "fast" if self.fields.get("speed") == "fast" else str(self.fields.get("service_tier") or "")
 
 
+def _server_tools(fields: Mapping[str, Any]) -> dict[str, int]:
+    told = (counts.inner(fields, key) for key in ("server_tool_use_details", "server_tool_use"))
+    return {name: number for counters in told for name, number in counts.server_tools(counters).items()}
+
+
+def _moves_into_cache(fields: Mapping[str, Any], usage: Mapping[str, Any]) -> bool:
+    """Whether a delta's explicit zero moves the whole input into the cache.
+
+    Kimi starts with all of it as `input_tokens`, and tells at the end what came from the cache.
+    """
+    cached = sum(counts.whole(usage.get(f"cache_{how}_input_tokens")) or 0 for how in ("read", "creation"))
+    moved = usage.get("input_tokens") == 0 and 0 < cached == counts.whole(fields.get("input_tokens"))
+    return moved and not fields.get("cache_read_input_tokens") and not fields.get("cache_creation_input_tokens")
+
+
 def _merge(fields: dict[str, Any], usage: Mapping[str, Any]) -> None:
     for key, value in usage.items():
-        if isinstance(value, Mapping):
+        if key == "cache_creation":  # a split is one thing: what moved from one part to the other is not in both
+            if isinstance(value, Mapping) and (any(value.values()) or key not in fields):
+                fields[key] = dict(value)
+        elif isinstance(value, Mapping):
             if not isinstance(fields.get(key), dict):
                 fields[key] = {}
             _merge(fields[key], value)
@@ -247,23 +282,62 @@ def _sum(usages: Sequence[TokenUsage]) -> TokenUsage:
     )
 
 
-def _own_and_others(fields: Mapping[str, Any], names: Sequence[str], declined: bool) -> tuple[TokenUsage, list[Part]]:
-    """The record's own buckets, and what other models did.
+def _entries(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    listed = fields.get("iterations")
+    return [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
+
+
+def _own_and_others(
+    fields: Mapping[str, Any], names: Sequence[object], declined: bool
+) -> tuple[TokenUsage, list[Part], int | None]:
+    """The record's own buckets, what other models did, and which of those is a fallback that served the turn.
 
     With `iterations[]` the own ones are the sums of its `message` and `compaction` entries: the totals beside it may or
     may not hold a compaction.
     """
-    listed = fields.get("iterations")
-    entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
+    entries = _entries(fields)
     fallback = _served_fallback(entries, declined)
     others = [entry for entry in entries if entry.get("type") == "advisor_message" or entry is fallback]
     if fallback is not None:
-        others += [entry for entry in entries if entry.get("type") == "message" and not _is_named(entry, names)]
+        others += _declined_others(entries, names, fallback)
     parts = [Part(str(entry.get("model") or ""), _buckets(entry).checked()[0]) for entry in others]
-    if not any(entry.get("type") in _SAMPLED for entry in entries):
-        return _buckets(fields), parts
-    own = [entry for entry in entries if entry.get("type") in _OWN_ENTRIES and entry not in others]
-    return _sum([_buckets(entry) for entry in own]), parts
+    served = next((at for at, entry in enumerate(others) if entry is fallback), None)
+    if not any(entry.get("type") in _SAMPLED and _counts_tokens(entry) for entry in entries):
+        return _buckets(fields), parts, served
+    own = [entry for entry in entries if entry.get("type") in _OWN_ENTRIES and not _is_among(entry, others)]
+    return _with_split(_sum([_buckets(entry) for entry in own]), own, fields), parts, served
+
+
+def _counts_tokens(entry: Mapping[str, Any]) -> bool:
+    return any(counts.whole(entry.get(key)) is not None for key in ("input_tokens", "output_tokens"))
+
+
+def _is_among(entry: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> bool:
+    return any(entry is other for other in others)
+
+
+def _declined_others(
+    entries: Sequence[Mapping[str, Any]], names: Sequence[object], fallback: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """The `message` entries of models between the record's own, which was asked first, and the one that served."""
+    asked = [entry for entry in entries if entry.get("type") == "message"]
+    hops = [entry for entry in asked if not _is_named(entry, names) or entry.get("model") == fallback.get("model")]
+    first_is_own = bool(asked) and asked[0].get("model") != fallback.get("model")
+    return [entry for entry in hops if not (first_is_own and entry is asked[0])]
+
+
+def _with_split(own: TokenUsage, entries: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> TokenUsage:
+    """`own` with the split of its cache writes that stands beside `iterations[]`, where its entries have none."""
+    unsplit = sum(_buckets(entry).cache_write for entry in entries if not counts.inner(entry, "cache_creation"))
+    one_hour = max(0, _buckets(fields).cache_write_1h - own.cache_write_1h)
+    moved = max(0, min(unsplit, one_hour))
+    return replace(own, cache_write=own.cache_write - moved, cache_write_1h=own.cache_write_1h + moved)
+
+
+def _unknown_entries(fields: Mapping[str, Any]) -> Iterator[str]:
+    """A flag for each kind of iteration that counts tokens and that we do not know."""
+    kinds = {str(entry.get("type")) for entry in _entries(fields) if any(_buckets(entry).buckets().values())}
+    return (f"unknown:iterations.{kind}" for kind in sorted(kinds - {*_SAMPLED, *_OTHERS}))
 
 
 def _served_fallback(entries: Sequence[Mapping[str, Any]], declined: bool) -> Mapping[str, Any] | None:
@@ -278,7 +352,7 @@ def _served_fallback(entries: Sequence[Mapping[str, Any]], declined: bool) -> Ma
     return last if served else None
 
 
-def _is_named(entry: Mapping[str, Any], names: Sequence[str]) -> bool:
+def _is_named(entry: Mapping[str, Any], names: Sequence[object]) -> bool:
     """Whether an entry is of the record's own model: it names none, or one of `names`, perhaps with a date behind."""
     model = entry.get("model")
     return not model or any(model == name or _DATED.sub("", str(model)) == name for name in names)
@@ -317,13 +391,41 @@ def _block_texts(block: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield delta, str(block.get(_DELTA_FIELDS[delta]) or "")
 
 
+def _hidden_output(kind: str, delta: Mapping[str, Any]) -> object:
+    """A sign in a delta without text that the model goes on: its hidden thinking is counted, or comes encrypted."""
+    if kind == "thinking_delta":
+        return counts.whole(delta.get("estimated_tokens"))
+    return kind == "compaction_delta" and delta.get("encrypted_content")
+
+
 def _model_edits(raw: bytes, options: MeterOptions, seen: object, *holder: str) -> list[Edit]:
-    """Give the public name to the `model` of `holder` and to that model's iterations in it (`seen`: its name there)."""
+    """Give the public name to the `model` of `holder`, to that model's iterations in it (`seen`: its name there), and
+    where a refusal recommends it."""
     if options.rename_from is None:
         return []
-    same = (options.rename_from, seen)
-    iterations = rename(raw, options.model, (*holder, "usage", "iterations", "*", "model"), same)
-    return rename(raw, options.model, (*holder, "model")) + iterations
+    same = {options.rename_from, seen}
+    edits = rename(raw, options.model, (*holder, "model"))
+    entries = spans.find(raw, *holder, "usage", "iterations", "*")
+    for entry in (raw[member.value_start : member.value_end] for member in entries):
+        told = read_object(entry) or {}
+        if told.get("type") in _OTHERS:
+            same -= {told.get("model")} - {options.rename_from}
+    edits += rename(raw, options.model, (*holder, "usage", "iterations", "*", "model"), same)
+    for place in ((), ("delta",)):
+        path = (*holder, *place, "stop_details", "recommended_model")
+        edits += rename(raw, options.model, path, (options.rename_from,))
+    return edits
+
+
+def _decline_edits(raw: bytes, options: MeterOptions, seen: object, *block: str, first: bool = True) -> list[Edit]:
+    """Give the public name to the model that declined, in the `fallback` blocks at `block`: by whatever name it goes in
+    the `first` of an answer; later ones may name a model between."""
+    if options.rename_from is None:
+        return []
+    path = (*block, "from", "model")
+    edits = rename(raw, options.model, path)
+    same = rename(raw, options.model, path, (options.rename_from, seen))
+    return [edit for at, edit in enumerate(edits) if (first and at == 0) or edit in same]
 
 
 class Meter:
@@ -339,10 +441,13 @@ class Meter:
         self._usage = _FoldedUsage()
         self._stop_reason: object = None
         self._model: object = None
+        self._fell_back = False
         self._texts: dict[tuple[int, str], list[str]] = {}
 
     def feed(self, event: SSEEvent) -> Verdict:
         body = read_object(event.data)
+        if event.name == "error":
+            return self._failed(event, body)
         if body is None:
             return Verdict(b"", ended="cut") if is_done(event.data) else Verdict(event.raw)
         kind = body.get("type")
@@ -353,16 +458,14 @@ class Meter:
         read = self._READERS.get(kind)
         if read is not None:
             return read(self, event, body)
-        if isinstance(body.get("error"), Mapping):
-            return self._failed(event, body)
-        return Verdict(event.raw)
+        return Verdict(event.raw) if told_error(event, body) is None else self._failed(event, body)
 
     def finish(self) -> Verdict:
         return Verdict(b"", ended="cut")
 
     def usage(self) -> ReportedUsage | None:
-        declined = self._stop_reason == "refusal"
-        return self._usage.reported(_names(self._options), declined=declined, produced=self.produced)
+        names, declined = _names(self._options, self._model), self._stop_reason == "refusal"
+        return self._usage.reported(names, declined=declined, produced=self.produced)
 
     def take_texts(self) -> dict[Any, str]:
         taken, self._texts = self._texts, {}
@@ -378,7 +481,7 @@ class Meter:
         kind = str(delta.get("type"))
         text = delta.get(_DELTA_FIELDS.get(kind, ""))
         if not text or not isinstance(text, str):
-            return Verdict(event.raw, kind == "compaction_delta" and self._produce(delta.get("encrypted_content")))
+            return Verdict(event.raw, self._produce(_hidden_output(kind, delta)))
         if kind == "text_delta" and is_filler(text):
             return Verdict(b"")
         self.produced = True
@@ -405,20 +508,29 @@ class Meter:
         message = counts.inner(body, "message")
         self._model = message.get("model")
         self._usage.take("message_start", message.get("usage"))
+        self._stop_reason = message.get("stop_reason")
         self._note_ids(_container_ids(message))
-        return Verdict(self._renamed(event, "message"))
+        output = False
+        for at, block in enumerate(_blocks(message)):  # a turn that goes on may have all of its content here
+            output = self._block(at, block) or output
+        return Verdict(self._renamed(event, "message"), output)
 
     def _block_start(self, event: SSEEvent, body: Mapping[str, Any]) -> Verdict:
-        block = counts.inner(body, "content_block")
+        block, raw = counts.inner(body, "content_block"), event.raw
+        output = self._block(body.get("index"), block)
+        if block.get("type") == "fallback":  # it names the model that declined and the one that goes on
+            first, self._fell_back = not self._fell_back, True
+            edits = _decline_edits(event.data or b"", self._options, self._model, "content_block", first=first)
+            raw = data_edits(event, edits) if edits else raw
+        return Verdict(raw, output)
+
+    def _block(self, index: object, block: Mapping[str, Any]) -> bool:
+        """A block as it starts or whole: keep its texts for the count; whether it is real output."""
         self.text_only = self.text_only and block.get("type") == "text"
         for kind, text in _block_texts(block):
             if text:
-                self._hear(body.get("index"), kind, text)
-        output = self._produce(_is_output(block))
-        raw = event.raw
-        if block.get("type") == "fallback":  # it names the model that declined and the one that goes on
-            raw = self._renamed(event, "content_block", "from")
-        return Verdict(raw, output)
+                self._hear(index, kind, text)
+        return self._produce(_is_output(block))
 
     def _message_delta(self, event: SSEEvent, body: Mapping[str, Any]) -> Verdict:
         self._usage.take("message_delta", body.get("usage"))
@@ -430,9 +542,14 @@ class Meter:
     def _message_stop(self, event: SSEEvent, body: Mapping[str, Any]) -> Verdict:
         return Verdict(event.raw, ended=_ended(self._stop_reason))
 
-    def _failed(self, event: SSEEvent, body: Mapping[str, Any]) -> Verdict:
-        self.error = read_error_object(body)
-        return Verdict(event.raw, ended="error")
+    def _failed(self, event: SSEEvent, body: Mapping[str, Any] | None) -> Verdict:
+        """The provider's error. The SDKs see it by its line alone, and take a stream without for a whole answer."""
+        self.error = read_error_object(told_error(event, body))
+        raw = event.raw
+        if event.name != "error":
+            lines = (event.data or b"").split(b"\n")
+            raw = b"event: error\n" + (b"".join(b"data: %b\n" % line for line in lines) + b"\n" if event.name else raw)
+        return Verdict(raw, ended="error")
 
     def _renamed(self, event: SSEEvent, *holder: str) -> bytes:
         edits = _model_edits(event.data or b"", self._options, self._model, *holder)

@@ -5,7 +5,8 @@
 
 OpenAI: {"error": {"message", "type", "param", "code"}}; Anthropic: {"type": "error", "error": {"type", "message"}};
 Google: {"error": {"code": 429, "message", "status": "RESOURCE_EXHAUSTED"}}, also in a list; FastAPI: {"detail": …};
-vLLM and Mistral: {"object": "error", "message", "type", "code"}; others a bare string, or HTML of a proxy.
+vLLM and Mistral: {"object": "error", "message", "type", "code"}; MiniMax: {"base_resp": {"status_code", "status_msg"}};
+others a bare string, or HTML of a proxy.
 """
 
 from __future__ import annotations
@@ -20,42 +21,65 @@ from streaming.protocols.meter import ProviderError
 
 _RATE_LIMIT, _BAD_REQUEST, _ACCOUNT, _OVERLOADED, _UNKNOWN = 429, 400, 402, 503, 502
 
-_STATUS_OF_WORD = {
-    **dict.fromkeys(("rate_limit_exceeded", "rate_limit_error", "rate_limited", "rate_limit", "too_many_requests",
-                     "resource_exhausted", "throttling_exception", "tokens", "requests"), _RATE_LIMIT),
-    **dict.fromkeys(("invalid_request_error", "invalid_request", "invalid_prompt", "bad_request", "bad_request_error",
-                     "badrequesterror", "invalid_argument", "failed_precondition", "invalid_value", "tool_use_failed",
-                     "unsupported_parameter", "unknown_parameter", "missing_required_parameter", "validation_error",
-                     "context_length_exceeded", "string_above_max_length", "content_filter",
-                     "content_policy_violation", "responsibleaipolicyviolation"), _BAD_REQUEST),
-    **dict.fromkeys(("insufficient_quota", "billing_error", "billing_not_active", "billing_hard_limit_reached",
-                     "insufficient_balance", "payment_required", "access_terminated", "account_deactivated"), _ACCOUNT),
-    **dict.fromkeys(("authentication_error", "invalid_api_key", "invalid_authentication", "unauthorized",
-                     "unauthenticated"), 401),
-    **dict.fromkeys(("permission_error", "permission_denied", "forbidden"), 403),
-    **dict.fromkeys(("not_found_error", "not_found", "model_not_found"), 404),
-    **dict.fromkeys(("request_too_large", "payload_too_large"), 413),
-    **dict.fromkeys(("overloaded_error", "overloaded", "server_overloaded", "engine_overloaded", "slow_down",
-                     "service_unavailable", "unavailable", "no_capacity"), _OVERLOADED),
-    **dict.fromkeys(("timeout_error", "timeout", "deadline_exceeded", "upstream_timeout"), 504),
+
+def _plain(word: str) -> str:
+    """A word as the tables have it, so that each vendor's spelling is one: Bedrock's `ThrottlingException`, vLLM's
+    `BadRequestError`, DashScope's `Throttling.RateQuota`."""
+    letters = re.sub(r"[^a-z0-9]", "", word.lower().partition(".")[0])
+    return letters.removesuffix("exception").removesuffix("error")
+
+
+_FINAL = (
+    "context_length_exceeded", "context_window_exceeded", "content_filter", "content_policy_violation",
+    "responsible_ai_policy_violation", "data_inspection_failed", "image_content_policy_violation", "bio_policy",
+    "cyber_policy", "misalignment_policy_violation", "moderation_blocked",
+)  # fmt: skip
+"""The request is too long, or what it asks for is refused: no other route would do better."""
+
+_WORDS = {
+    _RATE_LIMIT: ("rate_limit_exceeded", "rate_limit", "rate_limited", "too_many_requests", "resource_exhausted",
+                  "throttling", "usage_limit_reached", "tokens", "requests"),
+    _BAD_REQUEST: ("invalid_request", "invalid_prompt", "bad_request", "invalid_argument", "failed_precondition",
+                   "invalid_value", "invalid_parameter", "tool_use_failed", "unsupported_parameter",
+                   "unknown_parameter", "missing_required_parameter", "validation", "string_above_max_length",
+                   "data_residency_mismatch", "invalid_image", "invalid_image_format", "invalid_base64_image",
+                   "invalid_image_url", "invalid_image_mode", "image_too_large", "image_too_small",
+                   "image_parse_error", "image_file_too_large", "image_file_not_found", "empty_image_file",
+                   "unsupported_image_media_type", "failed_to_download_image", *_FINAL),
+    _ACCOUNT: ("insufficient_quota", "billing", "billing_not_active", "billing_hard_limit_reached",
+               "insufficient_balance", "exceeded_current_quota", "payment_required", "access_terminated",
+               "account_deactivated", "arrearage"),
+    401: ("authentication", "invalid_api_key", "invalid_authentication", "unauthorized", "unauthenticated"),
+    403: ("permission", "permission_denied", "access_denied", "forbidden"),
+    404: ("not_found", "model_not_found"),
+    413: ("request_too_large", "payload_too_large"),
+    _OVERLOADED: ("overloaded", "server_overloaded", "server_is_overloaded", "engine_overloaded", "slow_down",
+                  "service_unavailable", "unavailable", "no_capacity"),
+    504: ("timeout", "api_timeout", "deadline_exceeded", "upstream_timeout"),
 }  # fmt: skip
-"""The status that a code, type or status word means, in small letters; any other is a failure of the provider."""
+_STATUS_OF_WORD = {_plain(word): status for status, words in _WORDS.items() for word in words}
+"""The status that a code, type or status word means; any other is a failure of the provider. The image codes and
+policies are `ResponseError.code` of openai-python."""
 
 _ABOUT_REQUEST = (400, 404, 409, 413, 422)
 _ABOUT_ACCOUNT = (401, 402, 403)
 
-_FINAL_WORDS = frozenset({
-    "context_length_exceeded", "content_filter", "content_policy_violation", "responsibleaipolicyviolation",
-})  # fmt: skip
+_FINAL_WORDS = frozenset(map(_plain, _FINAL))
 _FINAL_TEXT = re.compile(
-    r"prompt is too long|maximum context length|context length exceeded|exceeds? the (?:model'?s )?context"
-    r"|content (?:management )?policy|violat\w+ (?:our|the) usage polic",
+    r"(?:prompt|input) is too long|maximum context length|context length exceeded"
+    r"|exceeds? (?:the )?(?:model'?s )?(?:maximum )?context|content (?:management |filtering )?policy"
+    r"|violat\w+ (?:our|the) usage polic",
     re.IGNORECASE,
 )
 """For vendors with one type for all bad requests. Anthropic: "prompt is too long: 215000 tokens > 200000 maximum"."""
 
-_ACCOUNT_TEXT = re.compile(r"credit balance is too low|insufficient (?:balance|credits)", re.IGNORECASE)
-"""Anthropic answers 400 invalid_request_error to an account without credit."""
+_ACCOUNT_TEXT = re.compile(
+    r"credit balance is too low|insufficient (?:account )?(?:balance|credits?)|specified api usage limits"
+    r"|organi[sz]ation has been disabled|account is in arrears|余额不足|欠费",
+    re.IGNORECASE,
+)
+"""Anthropic answers 400 invalid_request_error to an account that is without credit, over its own limit or disabled;
+MiniMax, GLM and others 429 or 500."""
 
 _STREAM_OPTIONS = re.compile(r"stream_options|include_usage")
 _MARKUP = re.compile(rb"\s*<(?:!doctype|html|head|body|\?xml)", re.IGNORECASE)
@@ -73,6 +97,10 @@ def read_error_object(error: object) -> ProviderError:
     found = _read(error)
     judged = _judged(found, _meant_status(found.words))
     return replace(judged, status=_UNKNOWN) if judged.account_trouble else judged
+
+
+_MESSAGE_KEYS = ("message", "detail", "error_description", "msg", "status_msg")
+_STATUS_KEYS = ("status_code", "http_status", "http_code", "status")
 
 
 class _Words(NamedTuple):
@@ -101,9 +129,8 @@ def _read(error: object) -> _Words:
         return _Words()
     code, kind = _word(error.get("code")), _word(error.get("type"))
     kind = "" if kind == "error" else kind
-    status = (error.get("status_code"), error.get("http_status"), error.get("status"))
-    words = tuple(word for word in (code, kind, *map(_word, status)) if word)
-    message = _text(error.get("message") or error.get("detail") or error.get("error_description") or error.get("msg"))
+    words = tuple(word for word in (code, kind, *(_word(error.get(key)) for key in _STATUS_KEYS)) if word)
+    message = _text(next((told for key in _MESSAGE_KEYS if (told := error.get(key))), ""))
     return _Words(message[:_LONGEST_MESSAGE], words, code, kind, _word(error.get("param")))
 
 
@@ -113,13 +140,13 @@ def _unwrapped(error: object) -> object:
         if isinstance(error, list) and error:
             error = error[0]
         elif isinstance(error, Mapping) and isinstance(error.get("error"), Mapping) and error["error"]:
-            error = error["error"]
+            error = {**{key: error[key] for key in _STATUS_KEYS if key in error}, **error["error"]}
         elif isinstance(error, Mapping) and isinstance(error.get("error"), str) and not error.get("message"):
             return {**error, "message": error["error"]}
         elif isinstance(error, Mapping) and isinstance(error.get("errors"), list) and error["errors"]:
             error = error["errors"]
-        elif isinstance(error, Mapping) and isinstance(error.get("detail"), Mapping):
-            error = error["detail"]
+        elif isinstance(error, Mapping) and isinstance(inner := error.get("detail") or error.get("base_resp"), Mapping):
+            error = inner
         else:
             return error
 
@@ -142,17 +169,19 @@ def _meant_status(words: tuple[str, ...]) -> int:
     for word in words:
         if word.isdecimal() and 400 <= int(word[:4]) <= 599:
             return int(word)
-        if word.lower() in _STATUS_OF_WORD:
-            return _STATUS_OF_WORD[word.lower()]
+        if (status := _STATUS_OF_WORD.get(_plain(word))) is not None:
+            return status
     return _UNKNOWN
 
 
 def _judged(error: _Words, status: int) -> ProviderError:
-    meant = {_STATUS_OF_WORD.get(word.lower()) for word in error.words}
+    words = {*map(_plain, error.words)}
     refused = status in _ABOUT_REQUEST or status == 403
-    final = refused and (_FINAL_WORDS.intersection(map(str.lower, error.words)) or _FINAL_TEXT.search(error.message))
+    final = refused and (_FINAL_WORDS & words or _FINAL_TEXT.search(error.message))
     account = not final and (
-        status in _ABOUT_ACCOUNT or _ACCOUNT in meant or (refused and _ACCOUNT_TEXT.search(error.message))
+        status in _ABOUT_ACCOUNT
+        or any(_STATUS_OF_WORD.get(word) == _ACCOUNT for word in words)
+        or _ACCOUNT_TEXT.search(error.message)
     )
     about_stream_options = status in (400, 422) and _STREAM_OPTIONS.search(f"{error.message} {error.param}")
     return ProviderError(

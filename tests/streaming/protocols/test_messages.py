@@ -153,6 +153,30 @@ class TestUsage:
                 {"input_tokens": 10, "output_tokens": 1, "cache_creation": {"ephemeral_1h_input_tokens": 400}},
                 [{"output_tokens": 10}], buckets(10, 10, hour=400), id="split-without-total",
             ),
+            pytest.param(
+                {"input_tokens": 10, "cache_creation_input_tokens": 1000, "output_tokens": 1,
+                 "cache_creation": {"ephemeral_5m_input_tokens": 1000, "ephemeral_1h_input_tokens": 0}},
+                [{"cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 1000},
+                  "output_tokens": 10}],
+                buckets(10, 10, hour=1000), id="split-is-one-thing",
+            ),
+            pytest.param(
+                {"input_tokens": 10, "output_tokens": 1, "cache_creation": {"ephemeral_1h_input_tokens": 400}},
+                [{"output_tokens": 10, "cache_creation": {"ephemeral_1h_input_tokens": 0}}],
+                buckets(10, 10, hour=400), id="zero-split-keeps-positive",
+            ),
+            pytest.param(
+                {"input_tokens": 173_056, "output_tokens": 0},
+                [{"input_tokens": 0, "cache_read_input_tokens": 173_056, "output_tokens": 9}],
+                buckets(0, 9, read=173_056), id="input-moves-into-cache",
+            ),
+            pytest.param(
+                {"input_tokens": 5, "output_tokens": 1}, [{"output_tokens": 0}], buckets(5), id="placeholder-gives-way"
+            ),
+            pytest.param(
+                {"input_tokens": 5, "output_tokens": 1, "iterations": [entry("message", 5, 1)]},
+                [{"output_tokens": 50}], buckets(5, 50), id="iterations-at-the-start-are-placeholders",
+            ),
             pytest.param(None, [{"input_tokens": 9, "output_tokens": 4}], buckets(9, 4), id="only-at-the-end"),
             pytest.param({"input_tokens": 14.0, "output_tokens": 1}, [{"output_tokens": 2.0}], buckets(14, 2)),
         ],
@@ -174,6 +198,9 @@ class TestUsage:
                 buckets(101, 31, read=5, write=6, hour=7), id="caches-are-summed",
             ),
             pytest.param([entry("advisor_message", 9, 9, model="other")], buckets(23_000, 1_000), id="advisor-alone"),
+            pytest.param(
+                [{"type": "message", "input_tokens": None, "output_tokens": None}], buckets(23_000, 1_000), id="nulls"
+            ),
             pytest.param([], buckets(23_000, 1_000), id="none"),
             pytest.param("odd", buckets(23_000, 1_000), id="no-list"),
             pytest.param([None, 3], buckets(23_000, 1_000), id="no-objects"),
@@ -193,6 +220,34 @@ class TestUsage:
         usage = usage_of({"input_tokens": 10}, {"output_tokens": 5, "iterations": listed})
         assert [(part.model, part.usage.input, part.usage.output) for part in usage.parts] == [("adviser", 2543, 18)]
         assert usage.usage.buckets() == buckets(10, 5)
+
+    @pytest.mark.parametrize(
+        ("listed", "wanted"),
+        [
+            ([entry("message", 3, 5, cache_creation_input_tokens=10_054)], buckets(3, 5, write=238, hour=9_816)),
+            ([entry("message", 3, 5, cache_creation_input_tokens=54,
+                    cache_creation={"ephemeral_5m_input_tokens": 54, "ephemeral_1h_input_tokens": 0}),
+              entry("message", 3, 5, cache_creation_input_tokens=10_000)], buckets(6, 10, write=238, hour=9_816)),
+            ([entry("message", 3, 5), entry("compaction", 1, 1, cache_creation_input_tokens=20)],
+             buckets(4, 6, hour=20)),
+        ],
+    )  # fmt: skip
+    def test_split_beside_the_iterations_is_theirs(self, listed: object, wanted: object) -> None:
+        split = {"ephemeral_5m_input_tokens": 238, "ephemeral_1h_input_tokens": 9_816}
+        first = {"input_tokens": 3, "cache_creation_input_tokens": 10_054, "cache_creation": split}
+        assert usage_of(first, {"output_tokens": 5, "iterations": listed}).usage.buckets() == wanted
+
+    def test_own_model_by_another_name_is_no_hop(self) -> None:
+        listed = [entry("message", 408, 7, model="vendor.public:1"), entry("fallback_message", 4, 9, model="other")]
+        usage = usage_of({"input_tokens": 4}, {"output_tokens": 9, "iterations": listed})
+        assert ([part.model for part in usage.parts], usage.usage.buckets()) == (["other"], buckets(408, 7))
+
+    def test_thinking_of_a_serving_fallback_is_its_own(self) -> None:
+        listed = [entry("message", 408, 0), entry("fallback_message", 412, 264, model="other")]
+        ends = {"output_tokens": 264, "iterations": listed, "output_tokens_details": {"thinking_tokens": 200}}
+        usage = usage_of({"input_tokens": 412}, ends)
+        assert [part.usage.reasoning for part in usage.parts] == [200]
+        assert (usage.usage.buckets(), usage.usage.reasoning, usage.flags) == (buckets(408), None, ())
 
     def test_serving_fallback_is_priced_as_its_model(self) -> None:
         listed = [entry("message", 535, 8, model="public-model"), entry("fallback_message", 412, 264, model="other")]
@@ -222,6 +277,11 @@ class TestUsage:
         usage = usage_of({"input_tokens": 10, "output_tokens": 1}, ends)
         assert (usage.usage.reasoning, usage.usage.server_tools) == (30, {"web_search": 5})
 
+    def test_server_tools_in_the_vendors_spelling(self) -> None:
+        ends = {"output_tokens": 5, "server_tool_use_details": {"web_search_requests": 2}}
+        usage = usage_of({"input_tokens": 10}, ends)
+        assert (usage.usage.server_tools, usage.flags) == ({"web_search": 2}, ())
+
     @pytest.mark.parametrize(
         ("told", "tier"),
         [({"service_tier": "priority"}, "priority"), ({"service_tier": None}, ""), ({}, ""),
@@ -246,6 +306,8 @@ class TestUsage:
              ("unknown:cache_creation.ephemeral_9h_input_tokens",)),
             (None, {"output_tokens": 5}, (INPUT_ABSENT,)),
             (None, {"iterations": [entry("message", 5, 5)]}, ()),
+            ({"input_tokens": 5}, {"output_tokens": 5, "iterations": [entry("message", 5, 5), entry("grader", 2, 2)]},
+             ("unknown:iterations.grader",)),
             ({"input_tokens": 5, "output_tokens": 2}, {"output_tokens": None}, (OUTPUT_PLACEHOLDER,)),
         ],
     )  # fmt: skip
@@ -327,6 +389,19 @@ class TestStream:
     def test_zero_width_filler_is_dropped(self) -> None:
         assert stream(text("\u200b"), text("a\u200b"), text("\u200d")).raw == text("a\u200b") + text("\u200d")
 
+    @pytest.mark.parametrize("tokens", [50, None])
+    def test_hidden_thinking_shows_by_its_count(self, tokens: int | None) -> None:
+        thought = {"type": "thinking_delta", "thinking": "", "estimated_tokens": tokens}
+        played = stream(start(), framed("content_block_delta", index=0, delta=thought))
+        assert (played.outputs, played.texts) == ([False, tokens is not None], {})
+
+    def test_content_of_the_start_is_output(self) -> None:
+        content = [{"type": "code_execution_tool_result"}, {"type": "tool_use", "name": "look", "input": {"a": 1}}]
+        events = [start({"input_tokens": 0, "output_tokens": 0}, content=content, stop_reason="max_tokens"), STOP]
+        played = stream(*events)
+        assert (played.outputs, played.ended, played.raw) == ([True, False], "incomplete", b"".join(events))
+        assert list(played.texts.values()) == ["look", '{"a":1}']
+
     def test_texts_are_told_apart(self) -> None:
         tool = {"type": "tool_use", "name": "look", "input": {}}
         events = [
@@ -349,8 +424,42 @@ class TestStream:
         assert (played.meter.error.status, played.meter.error.message) == (503, "Overloaded")
         assert (played.ended, played.raw) == ("error", start() + TEXT + error)
 
-    def test_bare_error_object_is_an_error(self) -> None:
-        assert stream(b'data: {"error":{"type":"rate_limit_error","message":"Slow"}}\n\n').ended == "error"
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b'{"error":{"type":"rate_limit_error","message":"Slow"}}',
+            b'{"type":"error","error":{"type":"rate_limit_error","message":"Slow"}}',
+            b'{"error":"Slow","code":429}',
+            b'{"object":"error","message":"Slow","type":"RateLimitError"}',
+            b'{"code":"Throttling","message":"Slow","request_id":"1"}',
+        ],
+    )
+    def test_error_without_its_line_gets_it(self, data: bytes) -> None:
+        """The SDKs pass over an event without a line: a half answer would look whole."""
+        played = stream(start(), TEXT, b"data: " + data + b"\n\n", STOP)
+        assert (played.ended, played.raw) == ("error", start() + TEXT + b"event: error\ndata: " + data + b"\n\n")
+        assert played.meter.error is not None
+        assert (played.meter.error.status, played.meter.error.message) == (429, "Slow")
+
+    def test_error_with_another_line_gets_its_own(self) -> None:
+        played = stream(b'event: oops\ndata: {"error":\ndata: {"message":"Slow"}}\n\n')
+        assert (played.ended, played.raw) == ("error", b'event: error\ndata: {"error":\ndata: {"message":"Slow"}}\n\n')
+
+    @pytest.mark.parametrize(
+        ("data", "status", "message"),
+        [
+            (b"upstream exploded", 502, "upstream exploded"),
+            (b'"upstream exploded"', 502, "upstream exploded"),
+            (b'{"type":"overloaded_error","message":"Overloaded"}', 503, "Overloaded"),
+            (b'[{"error":{"code":429,"message":"Slow"}}]', 429, "Slow"),
+        ],
+    )
+    def test_error_line_is_an_error_whatever_its_data(self, data: bytes, status: int, message: str) -> None:
+        error = b"event: error\ndata: " + data + b"\n\n"
+        played = stream(start(), TEXT, error, STOP)
+        assert (played.ended, played.raw) == ("error", start() + TEXT + error)
+        assert played.meter.error is not None
+        assert (played.meter.error.status, played.meter.error.message) == (status, message)
 
     def test_end_without_terminal_is_a_cut(self) -> None:
         played = stream(start({"input_tokens": 1}), TEXT, delta({"output_tokens": 5}))
@@ -386,6 +495,24 @@ class TestStream:
         event = framed("content_block_start", index=0, content_block=block)
         played = stream(event, rename_from="upstream-model")
         assert played.raw == event.replace(b"upstream-model", b"public-model")
+
+    def test_model_of_a_hop_keeps_its_name(self) -> None:
+        events = [
+            framed("content_block_start", index=at, content_block={"type": "fallback", "from": {"model": name}})
+            for at, name in enumerate(("upstream-model-20260601", "between"))
+        ]
+        raw = b"".join(events).replace(b"upstream-model-20260601", b"public-model")
+        assert stream(*events, rename_from="upstream-model").raw == raw
+
+    def test_serving_model_keeps_its_name_in_the_usage(self) -> None:
+        listed = [entry("message", 1, 1, model="upstream-model"), entry("fallback_message", 1, 1, model="serving")]
+        ends = delta({"output_tokens": 1, "iterations": listed})
+        raw = stream(start({}, model="serving"), ends, rename_from="upstream-model").raw
+        assert raw == start({}, model="public-model") + ends.replace(b"upstream-model", b"public-model")
+
+    def test_recommended_model_is_renamed(self) -> None:
+        event = delta({}, "refusal", stop_details={"type": "refusal", "recommended_model": "upstream-model"})
+        assert b"upstream" not in stream(event, rename_from="upstream-model").raw
 
     def test_container_ids_are_noted(self) -> None:
         played = stream(start({}, container={"id": "container_1"}), delta({}, container={"id": "container_2"}))
@@ -443,6 +570,19 @@ class TestAnswer:
         answer = messages.read_answer(raw, MeterOptions("public-model", "upstream-model"))
         assert answer.raw == raw.replace(b"upstream-model", b"public-model")
 
+    def test_declining_model_is_renamed(self) -> None:
+        blocks = [{"type": "fallback", "from": {"model": name}} for name in ("upstream-model", "between")]
+        usage = {"output_tokens": 1, "iterations": [entry("fallback_message", 1, 1, model="serving")]}
+        raw = orjson.dumps({**self.ANSWER, "model": "serving", "content": blocks, "usage": usage})
+        answer = messages.read_answer(raw, MeterOptions("public-model", "upstream-model"))
+        assert answer.raw == raw.replace(b"upstream-model", b"public-model").replace(b"serving", b"public-model", 1)
+
+    def test_content_may_be_a_text(self) -> None:
+        answer = messages.read_answer(
+            orjson.dumps({**self.ANSWER, "content": "Hello", "usage": None}), MeterOptions("m")
+        )
+        assert (answer.ended, answer.texts) == ("complete", ["Hello"])
+
     def test_length_is_incomplete(self) -> None:
         raw = orjson.dumps({**self.ANSWER, "stop_reason": "max_tokens"})
         assert messages.read_answer(raw, MeterOptions("m")).ended == "incomplete"
@@ -454,7 +594,9 @@ class TestAnswer:
     @pytest.mark.parametrize(
         "raw",
         [b"", b" \n", b"<html>bad gateway</html>", b'{"type":"message","content":[{"type":"te', b"[]",
-         b'{"type":"message","content":[]}', b'{"type":"error","error":{"type":"api_error","message":"Down"}}'],
+         b'{"type":"message","content":[]}',
+         b'{"type":"message","content":[],"usage":{"input_tokens":0,"output_tokens":0}}',
+         b'{"type":"error","error":{"type":"api_error","message":"Down"}}'],
     )  # fmt: skip
     def test_hollow_answer_is_an_error(self, raw: bytes) -> None:
         answer = messages.read_answer(raw, MeterOptions("m"))
