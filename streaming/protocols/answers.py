@@ -24,7 +24,7 @@ def read_object(raw: bytes | None) -> dict[str, Any] | None:
     if not raw:
         return None
     try:
-        value = lenient_json.loads(raw)
+        value = lenient_json.loads(raw, constants=True)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

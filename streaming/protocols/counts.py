@@ -34,6 +34,36 @@ def first(*values: object) -> int | None:
     return next((number for number in map(whole, values) if number is not None), None)
 
 
+def cached(usage: Mapping[str, Any], details: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Tokens read from the cache, written to it, and written to it for an hour, of an OpenAI-like usage.
+
+    OpenAI's spelling (`details`: of the input), or else DeepSeek's, Moonshot's, Anthropic's, LiteLLM's, DashScope's,
+    Perplexity's, Bifrost's.
+    """
+    read = first(
+        *(details.get(name) for name in ("cached_tokens", "cache_read_input_tokens", "cached_read_tokens")),
+        *(usage.get(name) for name in ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")),
+    )
+    written = first(
+        *(details.get(name) for name in ("cache_write_tokens", "cache_creation_tokens")),
+        *(details.get(name) for name in ("cache_creation_input_tokens", "cached_write_tokens")),
+        usage.get("cache_creation_input_tokens"),
+    )
+    splits = (inner(details, "cache_creation_token_details"), inner(details, "cache_creation"))
+    hours = (whole(split.get("ephemeral_1h_input_tokens")) or 0 for split in (*splits, inner(usage, "cache_creation")))
+    hour = min(max(0, next(filter(None, hours), 0)), max(0, written or 0))
+    return read or 0, (written or 0) - hour, hour
+
+
+CACHE_COUNTERS = (
+    "cached_tokens", "cache_read_input_tokens", "cached_read_tokens", "cache_write_tokens", "cache_creation_tokens",
+    "cache_creation_input_tokens", "cached_write_tokens", "cache_creation.ephemeral_5m_input_tokens",
+    "cache_creation.ephemeral_1h_input_tokens", "cache_creation_token_details.ephemeral_5m_input_tokens",
+    "cache_creation_token_details.ephemeral_1h_input_tokens",
+)  # fmt: skip
+"""What `cached` reads of the details, and of the usage itself."""
+
+
 def server_tools(counters: Mapping[str, Any]) -> dict[str, int]:
     """Requests by tool, of counters named TOOL_requests or TOOL_calls; zeros are left out."""
     found: dict[str, int] = {}

@@ -9,17 +9,18 @@ from typing import Any, NoReturn
 import orjson
 
 
-def loads(raw: bytes) -> Any:
+def loads(raw: bytes, *, constants: bool = False) -> Any:
     """The value of a JSON text in UTF-8. ValueError: it is none, or it nests too deep to be read.
 
     orjson refuses a lone surrogate (`"\\ud83d"`), which is valid JSON and reaches us when an SDK cuts a text in the
-    middle of an emoji; `json` reads it.
+    middle of an emoji; `json` reads it. `constants`: NaN and Infinity too, which providers written in Python send, and
+    SDKs read.
     """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
         try:
-            return json.loads(raw.decode(), parse_constant=_refuse)
+            return json.loads(raw.decode(), parse_constant=None if constants else _refuse)
         except RecursionError:
             raise ValueError("the JSON nests too deep") from None
 

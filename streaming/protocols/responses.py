@@ -19,6 +19,7 @@ from streaming.protocols.answers import (
     openai_error_body,
     read_object,
     rename,
+    told_error,
 )
 from streaming.protocols.meter import (
     Answer,
@@ -118,8 +119,7 @@ def read_answer(raw: bytes, options: MeterOptions) -> Answer:
     items = _items(body)
     produced = any(_is_output(item, done=True) for item in items)
     usage = read_usage(body, options, searches=sum(map(_is_search, items)), produced=produced)
-    failed = isinstance(body.get("error"), Mapping) or body.get("status") in ("failed", "cancelled")
-    if failed or (usage is None and not produced):
+    if _has_failed(body) or (not produced and (usage is None or usage.is_empty)):
         return replace(failed_answer(raw, body), usage=usage)
     edits = rename(raw, options.model, ("model",)) if options.rename_from else []
     return Answer(
@@ -129,6 +129,12 @@ def read_answer(raw: bytes, options: MeterOptions) -> Answer:
         texts=[text for item in items for _, text in _item_texts(item) if text],
         object_ids=list(dict.fromkeys([*_ids(body), *(id for item in items for id in _container_ids(item))])),
     )
+
+
+def _has_failed(response: Mapping[str, Any]) -> bool:
+    error = response.get("error")
+    told = any(error.values()) if isinstance(error, Mapping) else error
+    return bool(told) or response.get("status") in ("failed", "cancelled")
 
 
 def read_error(status: int, raw: bytes) -> ProviderError:
@@ -145,13 +151,13 @@ def error_body(error: GatewayError, request_id: str) -> bytes:
 
 _KNOWN_COUNTERS = {
     "input_tokens", "output_tokens", "total_tokens", "prompt_tokens", "completion_tokens",
-    "input_tokens_details.cached_tokens", "input_tokens_details.cache_write_tokens",
-    "input_tokens_details.text_tokens", "input_tokens_details.image_tokens", "input_tokens_details.audio_tokens",
-    "input_tokens_details.cache_write_tokens_details.ttl_30m_tokens",
-    "output_tokens_details.reasoning_tokens", "output_tokens_details.text_tokens",
-    "output_tokens_details.image_tokens", "output_tokens_details.audio_tokens",
-    "output_tokens_details.accepted_prediction_tokens", "output_tokens_details.rejected_prediction_tokens",
-    "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "cached_tokens", "reasoning_tokens",
+    *(f"{holder}_tokens_details.{name}" for holder in ("input", "prompt") for name in (
+        *counts.CACHE_COUNTERS, "text_tokens", "image_tokens", "audio_tokens",
+        "cache_write_tokens_details.ttl_30m_tokens")),
+    *(f"{holder}_tokens_details.{name}" for holder in ("output", "completion") for name in (
+        "reasoning_tokens", "text_tokens", "image_tokens", "audio_tokens", "accepted_prediction_tokens",
+        "rejected_prediction_tokens")),
+    "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", *counts.CACHE_COUNTERS, "reasoning_tokens",
     "server_tool_use", "server_tool_use_details", "server_side_tool_usage_details",
     "num_sources_used", "num_server_side_tools_used", "cost_in_usd_ticks", "context_details",
 }  # fmt: skip
@@ -170,14 +176,15 @@ def read_usage(
     output = counts.first(usage.get("output_tokens"), usage.get("completion_tokens"))
     if given is None and output is None:
         return None
-    into, out = counts.inner(usage, "input_tokens_details"), counts.inner(usage, "output_tokens_details")
-    cached = counts.first(into.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
-    written = counts.first(into.get("cache_write_tokens"))
+    into = counts.inner(usage, "input_tokens_details") or counts.inner(usage, "prompt_tokens_details")
+    out = counts.inner(usage, "output_tokens_details") or counts.inner(usage, "completion_tokens_details")
+    read, written, hour = counts.cached(usage, into)
     reasoning = counts.first(out.get("reasoning_tokens"), usage.get("reasoning_tokens"))
     folded, flags = TokenUsage(
-        input=(given or 0) - (cached or 0) - (written or 0),
-        cache_read=cached or 0,
-        cache_write=written or 0,
+        input=(given or 0) - max(0, read) - max(0, written) - hour,
+        cache_read=read,
+        cache_write=written,
+        cache_write_1h=hour,
         output=_whole_output(usage, given or 0, output or 0, reasoning or 0, options.reasoning_outside),
         reasoning=reasoning,
         server_tools=_server_tools(response, searches),
@@ -210,7 +217,8 @@ def _server_tools(response: Mapping[str, Any], searches: int) -> dict[str, int]:
     """Requests by tool: what the response tells, web searches by its items where it tells nothing of them."""
     usage, told = counts.inner(response, "usage"), dict[str, int | None]()
     for counters in (counts.inner(usage, holder) for holder in _TOOL_COUNTERS):
-        told |= {"web_search": 0} if any(name.startswith("web_search_") for name in counters) else {}
+        searched = (counts.whole(number) for name, number in counters.items() if name.startswith("web_search_"))
+        told |= {"web_search": 0} if any(number is not None for number in searched) else {}
         told |= counts.server_tools(counters)
     for name, tool in counts.inner(response, "tool_usage").items():
         requests = counts.whole(counts.inner({"tool": tool}, "tool").get("num_requests"))
@@ -222,13 +230,18 @@ def _server_tools(response: Mapping[str, Any], searches: int) -> dict[str, int]:
 # --- output items ---
 
 _CALL = "_call"
-_NAMED_CALLS = ("function_call", "custom_tool_call", "mcp_call")
+_NAMED_CALLS = ("function_call", "custom_tool_call", "mcp_call", "mcp_approval_request", "program")
 """Functions and MCP tools are named by their item's `name`; the type of any other call is the tool's name itself."""
+
+_ROUTERS_TOOL = "openrouter:"
+"""How OpenRouter's own tools begin: `openrouter:web_search`."""
 
 _CALL_TEXTS = {
     "function_call": ("response.function_call_arguments", "arguments"),
     "custom_tool_call": ("response.custom_tool_call_input", "input"),
     "mcp_call": ("response.mcp_call_arguments", "arguments"),
+    "mcp_approval_request": ("response.mcp_call_arguments", "arguments"),
+    "program": ("response.program_code", "code"),
     "code_interpreter_call": ("response.code_interpreter_call_code", "code"),
 }
 """Where an item of this type holds what its delta events spelled out: their type less ".delta", and the key."""
@@ -254,14 +267,18 @@ def _item_texts(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif kind == "reasoning":
         for key in ("summary", "content"):
             yield from (("response.reasoning", _text(part, "text")) for part in _parts(item, key))
-    elif isinstance(kind, str) and kind.endswith(_CALL):
+    elif _is_call(kind):
         yield "name", _text(item, "name")
-        spelled, key = _CALL_TEXTS.get(kind, ("", ""))
+        spelled, key = _CALL_TEXTS.get(str(kind), ("", ""))
         yield spelled, _text(item, key)
         commands = counts.inner(item, "action").get("commands")
         for command in commands if isinstance(commands, list) else ():
             yield "response.shell_call_command", str(command)
         yield "response.apply_patch_call_operation_diff", _text(counts.inner(item, "operation"), "diff")
+
+
+def _is_call(kind: object) -> bool:
+    return isinstance(kind, str) and (kind.endswith(_CALL) or kind.startswith(_ROUTERS_TOOL) or kind in _NAMED_CALLS)
 
 
 def _text(holder: Mapping[str, Any], key: str) -> str:
@@ -274,7 +291,7 @@ def _is_output(item: Mapping[str, Any], *, done: bool) -> bool:
     kind = item.get("type")
     if any(text for _, text in _item_texts(item)):
         return True
-    if isinstance(kind, str) and kind.endswith(_CALL) and kind not in _NAMED_CALLS:
+    if _is_call(kind) and kind not in _NAMED_CALLS:
         return True
     return done and bool(item.get("encrypted_content") or item.get("result"))
 
@@ -284,7 +301,8 @@ def _is_search(item: Mapping[str, Any]) -> bool:
 
     openai-python, types/responses/response.py, ToolUsage.
     """
-    return item.get("type") == "web_search_call" and counts.inner(item, "action").get("type") in (None, "search")
+    search = item.get("type") in ("web_search_call", _ROUTERS_TOOL + "web_search")
+    return search and counts.inner(item, "action").get("type") in (None, "search")
 
 
 def _ids(response: Mapping[str, Any]) -> list[str]:
@@ -314,6 +332,14 @@ PATIENCE_S = 1.0
 """An `error` event waits this long for its `response.failed`."""
 
 _ERROR_CODES = ("rate_limit_exceeded", "server_error", "invalid_prompt")
+
+
+def _ended(kind: str, response: Mapping[str, Any]) -> Ended | None:
+    """How the stream ended, if by this event: vLLM sends `response.completed` whatever the response's status."""
+    ended = _TERMINALS.get(kind)
+    if ended == "complete" and _has_failed(response):
+        return "error"
+    return "incomplete" if ended == "complete" and response.get("status") == "incomplete" else ended
 
 
 class Meter:
@@ -347,8 +373,11 @@ class Meter:
             return self._delta(event, body, kind[:-6])
         if isinstance(body.get("response"), dict):
             return self._whole_response(event, body["response"], kind)
-        if kind == "error" or (isinstance(body.get("error"), dict) and not kind.startswith("response.")):
-            return self._error(event, body)
+        if kind in _TERMINALS:  # Perplexity's error stands beside the type
+            return self._whole_response(event, body, kind, bare=True)
+        told = told_error(event, body) if not kind.startswith("response.") or event.name == "error" else None
+        if told is not None or kind == "response.error":  # OpenRouter's
+            return self._error(event, told or body)
         if kind.startswith("response.output_item."):
             return Verdict(event.raw, self._item(body, done=kind.endswith(".done")))
         if kind.endswith(".done"):
@@ -376,6 +405,8 @@ class Meter:
 
     def _without_object(self, event: SSEEvent) -> Verdict:
         """`[DONE]` is no terminal here: after an `error` event it ends the wait, else the stream was cut."""
+        if event.name == "error":
+            return self._error(event, told_error(event, None))
         return self.finish() if is_done(event.data) else Verdict(event.raw)
 
     def _delta(self, event: SSEEvent, body: Mapping[str, Any], kind: str) -> Verdict:
@@ -403,7 +434,7 @@ class Meter:
         if pieces is None:
             self._texts[key] = [text]
             self.text_only = self.text_only and kind == "response.output_text"
-            self._heard.add((_family(kind), index))
+            self._heard.update((_family(kind), place) for place in _places(body))
         else:
             pieces.append(text)
 
@@ -415,7 +446,9 @@ class Meter:
         return self._produce(text or counts.inner(body, "part").get("text"))
 
     def _was_heard(self, kind: str, body: Mapping[str, Any]) -> bool:
-        return (_family(kind), _index(body)) in self._heard
+        """Whether the same text came before: by the item's place or its id, for SGLang tells another place when an item
+        is done, and Copilot another id each time."""
+        return any((_family(kind), place) in self._heard for place in _places(body))
 
     def _item(self, body: Mapping[str, Any], *, done: bool) -> bool:
         item = counts.inner(body, "item")
@@ -435,19 +468,26 @@ class Meter:
             self.produced = True
         return bool(sign)
 
-    def _whole_response(self, event: SSEEvent, response: Mapping[str, Any], kind: str) -> Verdict:
-        """An event that carries the response object: its id, its model's name, and at the end its usage."""
+    def _whole_response(
+        self, event: SSEEvent, response: Mapping[str, Any], kind: str, *, bare: bool = False
+    ) -> Verdict:
+        """An event that carries the response object: its id, its model's name, and at the end its usage.
+
+        `bare`: it carries none; the event stands for it.
+        """
         assert event.data is not None
-        self._response = event.data
-        self._note_ids(_ids(response))
-        ended = _TERMINALS.get(kind)
+        if not bare:
+            self._response = event.data
+            self._note_ids(_ids(response))
+        ended = _ended(kind, response)
         items = _items(response) if ended else []
         output = self._final_output(items)
         searches = max(len(self._searches), sum(map(_is_search, items)))
         usage = read_usage(response, self._options, searches=searches, produced=self.produced)
-        self._usage = usage or self._usage
-        if ended == "error" and self.error is None:
-            self.error = read_error_object(response)
+        if usage and (ended or not usage.is_empty):  # a first event may hold zeros for what is not known yet
+            self._usage = usage
+        if ended == "error":
+            self._note_error(response)
         raw = event.raw
         if self._options.rename_from:
             raw = data_edits(event, rename(event.data, self._options.model, ("response", "model")))
@@ -467,15 +507,24 @@ class Meter:
     def _note_ids(self, ids: list[str]) -> None:
         self.object_ids += [id for id in ids if id not in self.object_ids]
 
-    def _error(self, event: SSEEvent, body: Mapping[str, Any]) -> Verdict:
+    def _error(self, event: SSEEvent, told: object) -> Verdict:
         """An `error` event, its error inside an object of that name or flat beside the type."""
-        self.error = read_error_object(body)
+        self._note_error(told)
         self.patience_s = PATIENCE_S
         return Verdict(event.raw)
+
+    def _note_error(self, told: object) -> None:
+        """Of an `error` event and its `response.failed`, the last that says what it means."""
+        error = read_error_object(told)
+        if self.error is None or error.status != 502:
+            self.error = error
 
     def _failed_event(self, code: str, message: str) -> bytes:
         """`response.failed` with the whole response object as far as this stream told it."""
         told = counts.inner(read_object(self._response), "response")
+        told = {
+            key: value for key, value in told.items() if value not in (None, "") or _BLANK_RESPONSE.get(key) is None
+        }
         model = self._options.model if self._options.rename_from else told.get("model") or self._options.model
         response = {
             **_BLANK_RESPONSE, "id": self._options.fallback_id, **told,
@@ -504,14 +553,21 @@ def _code(status: int, code: str) -> str:
 
 
 def _family(kind: str) -> str:
-    """The summary and the content of a reasoning are told by events of several names, and by its item."""
-    return "reasoning" if kind.startswith("response.reasoning") else kind
+    """The summary and the content of a reasoning are told by events of several names, and by its item; a call's
+    arguments had another name at first: response.mcp_call.arguments."""
+    return "reasoning" if kind.startswith("response.reasoning") else kind.replace("_call.", "_call_")
 
 
 def _index(body: Mapping[str, Any]) -> object:
     """What tells an event's item from the others."""
     index = body.get("output_index")
     return index if type(index) is int else _place(body.get("item_id"))
+
+
+def _places(body: Mapping[str, Any]) -> list[object]:
+    """All that tells an event's item from the others."""
+    found = (_place(body.get(key)) for key in ("output_index", "item_id"))
+    return [place for place in found if place is not None] or [None]
 
 
 def _place(*values: object) -> object:

@@ -57,8 +57,8 @@ def usage_of(usage: dict[str, Any] | None, options: dict[str, Any] | None = None
     return found
 
 
-def buckets(given: int = 0, output: int = 0, read: int = 0, write: int = 0) -> dict[str, int]:
-    return {"input": given, "cache_read": read, "cache_write": write, "cache_write_1h": 0, "output": output}
+def buckets(given: int = 0, output: int = 0, read: int = 0, write: int = 0, hour: int = 0) -> dict[str, int]:
+    return {"input": given, "cache_read": read, "cache_write": write, "cache_write_1h": hour, "output": output}
 
 
 def details(**named: Any) -> dict[str, Any]:
@@ -160,6 +160,20 @@ class TestUsage:
             pytest.param({**USAGE, "cached_tokens": 6}, buckets(8, 58, read=6), id="top-level-cache"),
             pytest.param({**details(cached_tokens=0), "cached_tokens": 6}, buckets(14, 58), id="standard-first"),
             pytest.param({"prompt_tokens": 5, "completion_tokens": 6}, buckets(5, 6), id="chat-spelling"),
+            pytest.param(
+                {"prompt_tokens": 100, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 80}},
+                buckets(20, 50, read=80), id="chat-spelling-of-details",
+            ),
+            pytest.param(
+                details(cache_read_input_tokens=10, cache_creation_input_tokens=2), buckets(2, 58, read=10, write=2),
+                id="anthropic-spelling",
+            ),
+            pytest.param(
+                details(cached_tokens=3, cache_creation_tokens=5,
+                        cache_creation_token_details={"ephemeral_5m_input_tokens": 1, "ephemeral_1h_input_tokens": 4}),
+                buckets(6, 58, read=3, write=1, hour=4), id="litellm-split",
+            ),
+            pytest.param(details(cached_tokens=-3), buckets(14, 58), id="negative-raises-nothing"),
             pytest.param({"input_tokens": 0, "output_tokens": 0}, buckets(), id="zeros"),
             pytest.param({**USAGE, "output_tokens_details": {"reasoning_tokens": 50}}, buckets(14, 58), id="inside"),
             pytest.param(
@@ -215,6 +229,8 @@ class TestUsage:
             ({}, {"output": [SEARCH, SEARCH]}, {"web_search": 2}),
             ({}, {"output": [SEARCH], "tool_usage": {"web_search": {"num_requests": 0}}}, {}),
             ({"server_tool_use": {"web_search_requests": 0}}, {"output": [SEARCH]}, {}),
+            ({"server_tool_use": {"web_search_requests": None}}, {"output": [SEARCH]}, {"web_search": 1}),
+            ({}, {"output": [{"type": "openrouter:web_search", "id": "ws_2"}]}, {"web_search": 1}),
             ({}, {"output": [{**SEARCH, "action": {"type": "open_page"}}]}, {}),
         ],
     )  # fmt: skip
@@ -279,6 +295,9 @@ class TestStream:
             item("added", **CALL),
             item("added", type="custom_tool_call", name="look", input=""),
             item("added", type="web_search_call", status="in_progress"),
+            item("added", type="openrouter:web_search", status="in_progress"),
+            item("added", type="mcp_approval_request", name="pay", arguments='{"a":1}'),
+            item("done", type="program", code="const a = 1;"),
             item("done", type="compaction", encrypted_content="eA=="),
             item("done", type="reasoning", summary=[], encrypted_content="eA=="),
             item("done", **MESSAGE),
@@ -338,6 +357,20 @@ class TestStream:
         events = [text("Thought", "response.reasoning_text.delta"), item("done", **whole)]
         assert stream(*events, end("completed", USAGE, output=[whole])).text == "Thought"
 
+    def test_item_that_is_done_at_another_place_counts_once(self) -> None:
+        """SGLang counts its places up before it says that an item is done."""
+        thought = {"type": "reasoning", "id": "item_1", "content": [{"type": "reasoning_text", "text": "Hm"}]}
+        events = [
+            text("Hm", "response.reasoning_text.delta", index=1), item("done", 2, **thought),
+            framed("response.reasoning_text.done", item_id="item_1", output_index=2, content_index=0, text="Hm"),
+        ]  # fmt: skip
+        assert stream(*events).text == "Hm"
+
+    def test_early_names_of_call_events_count_once(self) -> None:
+        whole = {"type": "mcp_call", "id": "mcp_1", "name": "look", "arguments": "{}"}
+        events = [item("added", **{**whole, "arguments": ""}), text("{}", "response.mcp_call.arguments.delta")]
+        assert stream(*events, item("done", **whole)).text == "look{}"
+
     def test_text_of_the_terminal_alone_counts(self) -> None:
         second = {"type": "message", "content": [{"type": "refusal", "refusal": "No"}]}
         played = stream(created(), end("completed", output=[MESSAGE, second]))
@@ -352,6 +385,28 @@ class TestStream:
     def test_base64_is_no_text(self) -> None:
         events = [text("eA==", "response.audio.delta"), framed("response.x.partial_image", partial_image_b64="eA==")]
         assert stream(*events).texts == {}
+
+    @pytest.mark.parametrize("status", ["incomplete", "failed"])
+    def test_status_of_a_completed_response_counts(self, status: str) -> None:
+        """vLLM sends `response.completed` at every end."""
+        error = {"code": "rate_limit_exceeded", "message": "Slow"} if status == "failed" else None
+        whole = response(status, usage=USAGE, error=error)
+        played = stream(created(), TEXT, framed("response.completed", sequence_number=9, response=whole))
+        assert played.ended == {"incomplete": "incomplete", "failed": "error"}[status]
+        assert (played.meter.error and played.meter.error.status) == (429 if error else None)
+
+    @pytest.mark.parametrize(("kind", "ended"), [("completed", "complete"), ("incomplete", "incomplete")])
+    def test_terminal_without_a_response_ends(self, kind: str, ended: str) -> None:
+        played = stream(created(), TEXT, framed(f"response.{kind}", sequence_number=3, usage=USAGE))
+        assert (played.ended, played.usage and played.usage.usage.buckets()) == (ended, buckets(14, 58))
+
+    def test_zeros_of_the_first_event_are_no_report(self) -> None:
+        played = stream(created(usage={"input_tokens": 0, "output_tokens": 0}), TEXT, end())
+        assert (played.ended, played.usage) == ("complete", None)
+
+    def test_numbers_that_json_has_not_are_read(self) -> None:
+        event = end("completed", {**USAGE, "cost": 1}).replace(b'"cost":1', b'"cost":NaN')
+        assert stream(created(), TEXT, event).ended == "complete"
 
     def test_end_without_terminal_is_a_cut(self) -> None:
         played = stream(created(), TEXT)
@@ -427,6 +482,42 @@ class TestErrors:
     def test_code_becomes_one_of_three(self, code: str, shown: str) -> None:
         played = stream(created(), framed("error", code=code, message="Told."))
         assert events_of(played.raw)[-1]["response"]["error"] == {"code": shown, "message": "Told."}
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            framed("response.error", error={"code": "rate_limit_exceeded", "message": "Slow"}),
+            b'event: error\ndata: {"type":"server_error","code":"rate_limit_exceeded","message":"Slow"}\n\n',
+            b'data: {"object":"error","message":"Slow","type":"RateLimitError","code":429}\n\n',
+            b'data: {"error":"Slow","code":429}\n\n',
+            b'event: error\ndata: [{"error":{"code":429,"message":"Slow"}}]\n\n',
+            b'data: {"type":"error","status":429,"error":{"type":"some_limit","message":"Slow"}}\n\n',
+        ],
+    )
+    def test_error_of_any_shape_gets_our_failed(self, error: bytes) -> None:
+        played = stream(created(), TEXT, error)
+        assert (played.ended, played.meter.error and played.meter.error.status) == ("error", 429)
+        assert played.raw.startswith(created() + TEXT + error + b"event: response.failed\n")
+        shown = events_of(played.raw)[-1]["response"]["error"]
+        assert shown == {"code": "rate_limit_exceeded", "message": "Slow"}
+
+    def test_failed_without_a_response_is_the_end(self) -> None:
+        failed = framed("response.failed", sequence_number=3, error={"code": "rate_limit_exceeded", "message": "Slow"})
+        played = stream(created(), TEXT, failed)
+        assert (played.ended, played.raw) == ("error", created() + TEXT + failed)
+        assert (played.meter.error and played.meter.error.status) == 429
+
+    def test_failed_says_what_the_error_left_open(self) -> None:
+        lone = framed("error", code=None, message="Sorry")
+        failed = end("failed", error={"code": "rate_limit_exceeded", "message": "Slow"})
+        assert stream(created(), lone, failed).meter.error == stream(created(), failed).meter.error
+
+    def test_nulls_are_no_response(self) -> None:
+        meter = responses.Meter(MeterOptions("gpt-test", fallback_id="resp_ours"))
+        play(lambda _: meter, [created(id=None, tools=None, parallel_tool_calls=False), TEXT])
+        [event] = events_of(meter.error_event(CUT))
+        told = (event["response"][name] for name in ("id", "tools", "parallel_tool_calls"))
+        assert tuple(told) == ("resp_ours", [], False)
 
     def test_error_then_completed_is_an_error(self) -> None:
         assert stream(created(), TEXT, FLAT, end("completed", USAGE)).ended == "error"
@@ -520,7 +611,9 @@ class TestAnswer:
     @pytest.mark.parametrize(
         "raw",
         [b"", b" \n", b"<html>bad gateway</html>", orjson.dumps(response("completed", usage=USAGE))[:-9], b"[]",
-         orjson.dumps(response("completed")), b'{"error":{"message":"Down","code":"server_error"}}'],
+         orjson.dumps(response("completed")),
+         orjson.dumps(response("completed", usage={"input_tokens": 0, "output_tokens": 0})),
+         b'{"error":{"message":"Down","code":"server_error"}}'],
     )  # fmt: skip
     def test_hollow_answer_is_an_error(self, raw: bytes) -> None:
         answer = responses.read_answer(raw, MeterOptions("m"))
