@@ -72,6 +72,8 @@ class Passage:
     def _event(self, event: SSEEvent) -> None:
         raw, output, self.ended = self.meter.feed(event)
         self.events += 1
+        if self.ended is not None and raw.endswith(b"\r\n\r"):  # the last byte of a CRLF stream, perhaps not here yet
+            raw += b"\n"
         if self.meter.error is not None:
             raw = scrub(raw, self._hidden())
         self._passed = bool(raw)

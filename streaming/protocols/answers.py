@@ -38,13 +38,15 @@ def is_done(data: bytes | None) -> bool:
 def told_error(event: SSEEvent, body: object) -> object:
     """The error that an event tells, for `read_error_object`; None where it tells none. `body`: its object, if any.
 
-    Told by its line `event: error`, whatever its data; by the key `error`; by an `error` as its type or object (vLLM);
-    or by a code and a message where nothing says what the event is (DashScope).
+    Told by its line `event: error`, whatever its data; by the key `error`, also in a list (Google); by an `error` as
+    its type or object (vLLM); or by a code and a message where nothing says what the event is (DashScope).
     """
     if event.name == "error":
         return body or _said(event.data)
     if not isinstance(body, Mapping):
-        return None
+        said = _said(event.data) if (event.data or b"").lstrip().startswith(b"[") else None
+        listed = isinstance(said, list) and said and isinstance(said[0], Mapping) and said[0].get("error")
+        return said if listed else None
     by_kind = body.get("error") or body.get("type") == "error" or body.get("object") == "error"
     bare = not event.name and "code" in body and isinstance(body.get("message"), str) and not _WHAT_IT_IS & body.keys()
     return body if by_kind or bare else None

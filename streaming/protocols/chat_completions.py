@@ -22,6 +22,7 @@ from streaming.protocols.answers import (
     openai_error_body,
     read_object,
     rename,
+    told_error,
 )
 from streaming.protocols.meter import (
     Answer,
@@ -48,11 +49,9 @@ _TOOL_COUNTERS = ("server_tool_use_details", "server_tool_use", "server_side_too
 
 _KNOWN_COUNTERS = frozenset({
     "prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens",
-    "cached_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "reasoning_tokens",
-    "cache_read_input_tokens", "cache_creation_input_tokens",
+    "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "reasoning_tokens", *counts.CACHE_COUNTERS,
     *("prompt_tokens_details." + name for name in (
-        "cached_tokens", "cache_write_tokens", "cache_creation_tokens", "text_tokens", "audio_tokens", "image_tokens",
-        "video_tokens")),
+        *counts.CACHE_COUNTERS, "text_tokens", "audio_tokens", "image_tokens", "video_tokens")),
     *("completion_tokens_details." + name for name in (
         "reasoning_tokens", "text_tokens", "audio_tokens", "image_tokens", "accepted_prediction_tokens",
         "rejected_prediction_tokens")),
@@ -68,44 +67,33 @@ def read_usage(usage: Mapping[str, Any], options: MeterOptions, *, tier: str, pr
     `prompt_tokens` holds what was read from the cache and written to it (GPT-5.6 bills writes);
     `completion_tokens` holds reasoning, audio and predictions, but see `_is_outside`. Totals are not trusted.
     """
-    prompt = counts.first(usage.get("prompt_tokens"), usage.get("input_tokens"))
-    completion = counts.first(usage.get("completion_tokens"), usage.get("output_tokens"))
+    prompt, completion = _totals(usage)
     if prompt is None and completion is None:
         return None
-    read, written = _cached(usage)
-    reasoning = counts.first(
-        counts.inner(usage, "completion_tokens_details").get("reasoning_tokens"), usage.get("reasoning_tokens")
-    )
+    given = counts.inner(usage, "prompt_tokens_details") or counts.inner(usage, "input_tokens_details")
+    read, written, hour = counts.cached(usage, given)
+    made = counts.inner(usage, "completion_tokens_details") or counts.inner(usage, "output_tokens_details")
+    reasoning = counts.first(made.get("reasoning_tokens"), usage.get("reasoning_tokens"))
     output = completion or 0
     if reasoning and _is_outside(reasoning, prompt or 0, output, usage, options):
         output += reasoning
     tools = {
         name: count for key in _TOOL_COUNTERS for name, count in counts.server_tools(counts.inner(usage, key)).items()
     }
-    told = TokenUsage((prompt or 0) - read - written, read, written, 0, output, reasoning, tools)
-    checked, flags = told.checked()
-    flags += tuple(counts.unknown_flags(usage, _KNOWN_COUNTERS))
+    fresh = (prompt or 0) - max(0, read) - max(0, written) - hour
+    checked, flags = TokenUsage(fresh, read, written, hour, output, reasoning, tools).checked()
+    flags += (*counts.unknown_flags(usage, _KNOWN_COUNTERS), *counts.unknown_tools(usage, _TOOL_COUNTERS))
     flags += (INPUT_ABSENT,) if prompt is None else ()
     flags += (OUTPUT_PLACEHOLDER,) if completion is None else ()
     flags += (counts.ZERO_WITH_OUTPUT,) if completion == 0 and not output and produced else ()
     return ReportedUsage(checked, _text(usage.get("service_tier")) or tier, raw=usage, flags=flags)
 
 
-def _cached(usage: Mapping[str, Any]) -> tuple[int, int]:
-    """Tokens read from the cache and written to it: OpenAI's spelling, or else DeepSeek's, Moonshot's, Anthropic's."""
-    details = counts.inner(usage, "prompt_tokens_details")
-    read = counts.first(
-        details.get("cached_tokens"),
-        usage.get("prompt_cache_hit_tokens"),
-        usage.get("cached_tokens"),
-        usage.get("cache_read_input_tokens"),
+def _totals(usage: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    return (
+        counts.first(usage.get("prompt_tokens"), usage.get("input_tokens")),
+        counts.first(usage.get("completion_tokens"), usage.get("output_tokens")),
     )
-    written = counts.first(
-        details.get("cache_write_tokens"),
-        details.get("cache_creation_tokens"),
-        usage.get("cache_creation_input_tokens"),
-    )
-    return read or 0, written or 0
 
 
 def _is_outside(reasoning: int, prompt: int, output: int, usage: Mapping[str, Any], options: MeterOptions) -> bool:
@@ -217,6 +205,11 @@ _TEXTS = {
     "reasoning_content": "reasoning",  # DeepSeek, xAI, Qwen
     "reasoning": "reasoning",  # OpenRouter, Groq
     "reasoning_text": "reasoning",  # Copilot
+    "cot_summary": "reasoning",  # Copilot
+    "thinking": "reasoning",
+    "thinking_blocks": "reasoning",  # LiteLLM
+    "reasoning_details": "reasoning",  # OpenRouter
+    "reasoning_steps": "reasoning",  # Perplexity
 }
 
 Key = tuple[int, str, int]
@@ -234,15 +227,14 @@ def _pieces(index: int, delta: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
         if not value or (kind == "reasoning" and reasoned):
             continue
         if kind:
-            reasoned = reasoned or kind == "reasoning"
-            yield from (((index, part_kind, 0), text) for part_kind, text in _parts(kind, value))
+            for part_kind, text in _parts(kind, value):
+                reasoned = reasoned or part_kind == "reasoning"
+                yield (index, part_kind, 0), text
         elif name == "tool_calls" and isinstance(value, list):
             for position, call in enumerate(value):
                 yield from _call_pieces(index, position, call)
         elif name == "function_call":
             yield from _call_pieces(index, 0, {"function": value})
-        elif name == "reasoning_details" and not reasoned:
-            yield from (((index, "reasoning", 0), text) for _, text in _parts("reasoning", value))
         elif name == "audio" and isinstance(value, Mapping) and (value.get("data") or value.get("transcript")):
             yield (index, "audio", 0), _text(value.get("transcript"))
         elif name == "images":
@@ -260,7 +252,9 @@ def _parts(kind: str, value: object) -> Iterator[tuple[str, str]]:
     elif isinstance(value, Mapping):
         if value.get("thinking"):
             yield from _parts("reasoning", value["thinking"])
-        texts = [text for name in ("text", "refusal", "summary", "content") if (text := value.get(name))]
+        if value.get("type") == "reasoning":  # Databricks
+            kind = "reasoning"
+        texts = [text for name in ("text", "refusal", "summary", "content", "thought") if (text := value.get(name))]
         for text in texts:
             yield from _parts(kind, text)
         if not texts and (value.get("data") or value.get("image_url")):
@@ -296,7 +290,15 @@ _INCOMPLETE = frozenset({
     "length", "content_filter", "refusal",
     "max_tokens", "model_length",  # Mistral
     "insufficient_system_resource",  # DeepSeek
+    "sensitive", "model_context_window_exceeded",  # Zhipu
+    "safety", "recitation", "prohibited_content", "blocklist", "spii",  # Google
+    "abort",  # vLLM, SGLang
 })  # fmt: skip
+
+
+def _finish(reason: object) -> str:
+    """A finish reason without what Google's endpoint says of it: `content_filter: PROHIBITED_CONTENT`."""
+    return _text(reason).lower().partition(":")[0]
 
 
 def read_answer(raw: bytes, options: MeterOptions) -> Answer:
@@ -310,11 +312,12 @@ def read_answer(raw: bytes, options: MeterOptions) -> Answer:
     usage = read_usage(
         counts.inner(body, "usage"), options, tier=_text(body.get("service_tier")), produced=bool(pieces)
     )
-    if body.get("error") or (not pieces and usage is None):
-        failed = failed_answer(raw, body)
+    within = next((choice for choice in choices if choice.get("error")), None)
+    if body.get("error") or within or (not pieces and (usage is None or usage.is_empty)):
+        failed = failed_answer(raw, within or body)
         return Answer(raw, "error", usage, error=failed.error)
     edits = rename(raw, options.model, ("model",)) if options.rename_from else []
-    finishes = {_text(choice.get("finish_reason")).lower() for choice in choices}
+    finishes = {_finish(choice.get("finish_reason")) for choice in choices}
     return Answer(
         raw=spans.apply_edits(raw, edits) if edits else raw,
         ended="incomplete" if finishes & _INCOMPLETE else "complete",
@@ -394,6 +397,7 @@ class Meter:
         self._strips = not options.include_usage
         self._like: _Like | None = None
         self._compared = 0
+        self._choice_failed = False
 
     def feed(self, event: SSEEvent) -> Verdict:
         data = event.data
@@ -408,7 +412,7 @@ class Meter:
         except orjson.JSONDecodeError:
             chunk = read_object(data)
         if type(chunk) is not dict:
-            return self._done(event) if is_done(data) else Verdict(event.raw)
+            return self._done(event) if is_done(data) else self._without_object(event)
         choices, began = chunk.get("choices"), len(self._begun)
         output = filler = False
         if choices and type(choices) is list:
@@ -422,7 +426,9 @@ class Meter:
         has_usage = "usage" in chunk or "x_groq" in chunk
         if has_usage and (chunk.get("usage") or "x_groq" in chunk):
             self._read_usage(chunk)
-        if (not choices or event.name or "error" in chunk) and (failed := self._failed(event, chunk, output)):
+        if (not choices or event.name or "error" in chunk or self._choice_failed) and (
+            failed := self._failed(event, chunk, output)
+        ):
             return failed
         if filler and not output and self._is_filler(chunk, fresh=len(self._begun) > began):
             return Verdict(b"")
@@ -532,7 +538,9 @@ class Meter:
     def _note_finish(self, index: int, choice: dict[str, Any]) -> None:
         """Note a finish and what Moonshot puts beside it. `finish_reason: ""` is no finish (some send it all along)."""
         if type(choice["finish_reason"]) is str:
-            self._finishes[index] = choice["finish_reason"].lower()
+            self._finishes[index] = _finish(choice["finish_reason"])
+        if choice.get("error"):
+            self._choice_failed = True
         if isinstance(choice.get("usage"), dict):
             self._vendor_usage = choice["usage"]
         if self._has_finished():
@@ -570,19 +578,29 @@ class Meter:
         return "incomplete" if reasons & _INCOMPLETE else "complete"
 
     def _failed(self, event: SSEEvent, chunk: dict[str, Any], output: bool) -> Verdict | None:
-        """The end of the stream if an event is the provider's error: by key, by event line, or by object type."""
-        if not (chunk.get("error") or event.name == "error" or chunk.get("object") == "error"):
+        """The end of the stream if an event is the provider's error."""
+        told = told_error(event, chunk) or _flat_error(chunk)
+        if self._choice_failed and told is None:  # OpenRouter's stands in the choice
+            told = next((choice for choice in _list(chunk.get("choices")) if counts.inner(choice, "error")), chunk)
+        if told is None:
             return None
-        self.error = read_error_object(chunk)
+        self.error = read_error_object(told)
         raw = self._renamed(event) if self._renames else event.raw
         return Verdict(raw, output, "error")
+
+    def _without_object(self, event: SSEEvent) -> Verdict:
+        told = told_error(event, None)
+        if told is None:
+            return Verdict(event.raw)
+        self.error = read_error_object(told)
+        return Verdict(event.raw, ended="error")
 
     # --- usage, and what the client sees of it ---
 
     def _read_usage(self, chunk: dict[str, Any]) -> None:
         """Keep the last usage that is not null: counts are running totals, never added."""
         usage = chunk.get("usage")
-        if usage and type(usage) is dict:
+        if usage and type(usage) is dict and any(number is not None for number in _totals(usage)):
             self._usage = usage
         groq = counts.inner(chunk, "x_groq").get("usage")
         if groq and type(groq) is dict:
@@ -633,6 +651,15 @@ class Meter:
     def _renamed(self, event: SSEEvent) -> bytes:
         edits = rename(event.data or b"", self._options.model, ("model",))
         return data_edits(event, edits) if edits else event.raw
+
+
+def _flat_error(chunk: dict[str, Any]) -> dict[str, Any] | None:
+    """A chunk that is an error by what stands in it alone: no chunk of an answer has a message, and no choices."""
+    if chunk.get("choices"):
+        return None
+    said = isinstance(chunk.get("message"), str) and ("code" in chunk or "type" in chunk)
+    status = counts.inner(chunk, "base_resp").get("status_code")  # MiniMax, whose chunks all have it: 0
+    return chunk if said or chunk.get("detail") or chunk.get("error_message") or status else None
 
 
 def _around_text(raw: bytes) -> tuple[bytes, bytes] | None:

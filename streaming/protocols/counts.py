@@ -75,6 +75,15 @@ def server_tools(counters: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
+def unknown_tools(usage: Mapping[str, Any], holders: Collection[str]) -> Iterator[str]:
+    """`unknown:HOLDER.NAME` for each non-zero counter of server tools that `server_tools` does not read."""
+    for holder in holders:
+        counters = inner(usage, holder)
+        yield from unknown_flags(
+            {name: value for name, value in counters.items() if not name.endswith(_TOOL_SUFFIXES)}, (), holder + "."
+        )
+
+
 def unknown_flags(usage: Mapping[str, Any], known: Collection[str], inside: str = "") -> Iterator[str]:
     """`unknown:NAME` for each non-zero integer whose dotted name is not among `known`.
 

@@ -151,10 +151,11 @@ def _container_ids(holder: object) -> list[str]:
 
 # --- usage ---
 
+_TOOL_COUNTERS = ("server_tool_use_details", "server_tool_use")
 _KNOWN_COUNTERS = {
     "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
     "cache_creation.ephemeral_5m_input_tokens", "cache_creation.ephemeral_1h_input_tokens",
-    "output_tokens_details.thinking_tokens", "server_tool_use", "server_tool_use_details",
+    "output_tokens_details.thinking_tokens", *_TOOL_COUNTERS,
 }  # fmt: skip
 _OWN_ENTRIES = ("message", "compaction")
 _SAMPLED = (*_OWN_ENTRIES, "fallback_message")
@@ -210,7 +211,8 @@ class _FoldedUsage:
             parts[served] = replace(parts[served], usage=replace(parts[served].usage, reasoning=reasoning))
             reasoning = None
         own, flags = replace(own, reasoning=reasoning, server_tools=_server_tools(fields)).checked()
-        flags += (*counts.unknown_flags(fields, _KNOWN_COUNTERS), *_unknown_entries(fields))
+        flags += (*counts.unknown_flags(fields, _KNOWN_COUNTERS), *counts.unknown_tools(fields, _TOOL_COUNTERS))
+        flags += tuple(_unknown_entries(fields))
         flags += tuple(self._absences(own, produced and served is None))
         return ReportedUsage(own, self._tier(), tuple(parts), self.raw.get("message", self.raw), flags)
 
@@ -230,7 +232,7 @@ class _FoldedUsage:
 
 
 def _server_tools(fields: Mapping[str, Any]) -> dict[str, int]:
-    told = (counts.inner(fields, key) for key in ("server_tool_use_details", "server_tool_use"))
+    told = (counts.inner(fields, key) for key in _TOOL_COUNTERS)
     return {name: number for counters in told for name, number in counts.server_tools(counters).items()}
 
 

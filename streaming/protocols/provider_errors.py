@@ -68,18 +68,19 @@ _FINAL_WORDS = frozenset(map(_plain, _FINAL))
 _FINAL_TEXT = re.compile(
     r"(?:prompt|input) is too long|maximum context length|context length exceeded"
     r"|exceeds? (?:the )?(?:model'?s )?(?:maximum )?context|content (?:management |filtering )?policy"
-    r"|violat\w+ (?:our|the) usage polic",
+    r"|violat\w+ (?:our|the) usage polic|input was flagged",
     re.IGNORECASE,
 )
 """For vendors with one type for all bad requests. Anthropic: "prompt is too long: 215000 tokens > 200000 maximum"."""
 
 _ACCOUNT_TEXT = re.compile(
     r"credit balance is too low|insufficient (?:account )?(?:balance|credits?)|specified api usage limits"
-    r"|organi[sz]ation has been disabled|account is in arrears|余额不足|欠费",
+    r"|organi[sz]ation has been disabled|account is in arrears|余额不足|欠费"
+    r"|api key not valid|(?:incorrect|invalid) api key",
     re.IGNORECASE,
 )
 """Anthropic answers 400 invalid_request_error to an account that is without credit, over its own limit or disabled;
-MiniMax, GLM and others 429 or 500."""
+MiniMax, GLM and others 429 or 500. Google and xAI answer 400 to a bad key of ours."""
 
 _STREAM_OPTIONS = re.compile(r"stream_options|include_usage")
 _MARKUP = re.compile(rb"\s*<(?:!doctype|html|head|body|\?xml)", re.IGNORECASE)
@@ -99,7 +100,7 @@ def read_error_object(error: object) -> ProviderError:
     return replace(judged, status=_UNKNOWN) if judged.account_trouble else judged
 
 
-_MESSAGE_KEYS = ("message", "detail", "error_description", "msg", "status_msg")
+_MESSAGE_KEYS = ("message", "detail", "error_description", "msg", "status_msg", "error_message")
 _STATUS_KEYS = ("status_code", "http_status", "http_code", "status")
 
 
@@ -127,7 +128,7 @@ def _read(error: object) -> _Words:
         return _Words(error[:_LONGEST_MESSAGE])
     if not isinstance(error, Mapping):
         return _Words()
-    code, kind = _word(error.get("code")), _word(error.get("type"))
+    code, kind = _word(error.get("code")), _word(error.get("type") or error.get("error_type"))
     kind = "" if kind == "error" else kind
     words = tuple(word for word in (code, kind, *(_word(error.get(key)) for key in _STATUS_KEYS)) if word)
     message = _text(next((told for key in _MESSAGE_KEYS if (told := error.get(key))), ""))

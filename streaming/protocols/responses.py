@@ -189,7 +189,7 @@ def read_usage(
         reasoning=reasoning,
         server_tools=_server_tools(response, searches),
     ).checked()
-    flags += tuple(counts.unknown_flags(usage, _KNOWN_COUNTERS))
+    flags += (*counts.unknown_flags(usage, _KNOWN_COUNTERS), *counts.unknown_tools(usage, _TOOL_COUNTERS))
     tools = counts.inner(response, "tool_usage")
     counted = [f"tool_usage.{name}.num_requests" for name in tools]
     flags += tuple(counts.unknown_flags(tools, counted, "tool_usage."))

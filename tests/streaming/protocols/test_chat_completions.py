@@ -285,10 +285,41 @@ OUTSIDE = MeterOptions("m", reasoning_outside=True)
         ({"prompt_tokens": 10**13, "completion_tokens": 6}, OPTIONS, buckets(10**12, output=6)),
         ({"prompt_tokens": 10, "completion_tokens": -3}, OPTIONS, buckets(10)),
         ({"prompt_tokens": 10, "completion_tokens": 1, "cached_tokens": 40}, OPTIONS, buckets(0, 40, output=1)),
+        ({"prompt_tokens": 10, "completion_tokens": 1, "cached_tokens": -3}, OPTIONS, buckets(10, output=1)),
+        (
+            {
+                "prompt_tokens": 3564,
+                "completion_tokens": 23,
+                "prompt_tokens_details": {
+                    "cache_creation": {"ephemeral_5m_input_tokens": 3550},
+                    "cache_creation_input_tokens": 3550,
+                    "cached_tokens": 0,
+                },
+            },
+            OPTIONS,
+            buckets(14, write=3550, output=23),
+        ),
+        (
+            {
+                "input_tokens": 130,
+                "output_tokens": 25,
+                "input_tokens_details": {"cached_tokens": 100},
+                "output_tokens_details": {"reasoning_tokens": 9},
+            },
+            OPTIONS,
+            buckets(30, 100, output=25, reasoning=9),
+        ),
     ],
 )
 def test_buckets_of_usage(usage: dict[str, Any], options: MeterOptions, wanted: tuple[Any, ...]) -> None:
     assert told(read(options, **usage)) == wanted
+
+
+def test_writes_for_an_hour_are_told_apart() -> None:
+    split = {"ephemeral_5m_input_tokens": 7, "ephemeral_1h_input_tokens": 3}
+    details = {"cached_tokens": 20, "cache_creation_tokens": 10, "cache_creation_token_details": split}
+    report = read(prompt_tokens=130, completion_tokens=1, prompt_tokens_details=details)
+    assert (told(report), report.usage.cache_write_1h, report.flags) == (buckets(100, 20, 7, 1), 3, ())
 
 
 @pytest.mark.parametrize(
@@ -307,6 +338,10 @@ def test_buckets_of_usage(usage: dict[str, Any], options: MeterOptions, wanted: 
         (
             {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"odd_tokens": 2}},
             ("unknown:prompt_tokens_details.odd_tokens",),
+        ),
+        (
+            {"prompt_tokens": 1, "completion_tokens": 1, "server_tool_use_details": {"tool_calls_executed": 1}},
+            ("unknown:server_tool_use_details.tool_calls_executed",),
         ),
     ],
 )
@@ -389,7 +424,10 @@ def test_answer_without_usage_has_texts() -> None:
     assert (found.ended, found.usage, found.texts) == ("complete", None, ["Hm", "find", "{}"])
 
 
-@pytest.mark.parametrize("finish", ["length", "content_filter", "LENGTH", "model_length"])
+@pytest.mark.parametrize(
+    "finish",
+    ["length", "content_filter", "LENGTH", "model_length", "content_filter: PROHIBITED_CONTENT", "sensitive", "SAFETY"],
+)
 def test_answer_cut_by_a_limit_is_incomplete(finish: str) -> None:
     assert chat.read_answer(answer(finish=finish, usage=COUNTS), OPTIONS).ended == "incomplete"
 
@@ -415,6 +453,8 @@ def test_answer_bears_the_public_name() -> None:
         (b"{}", "neither output nor usage"),
         (answer({"content": ""}), "neither output nor usage"),
         (answer({"content": "\u200b"}), "neither output nor usage"),
+        (answer({"content": ""}, usage={"prompt_tokens": 0, "completion_tokens": 0}), "neither output nor usage"),
+        (compact({"choices": [{"finish_reason": "error", "error": {"code": 429, "message": "Rate"}}]}), "Rate"),
         (b'{"error":{"message":"quota gone","code":"insufficient_quota"}}', "quota gone"),
         (b'{"object":"error","message":"no","code":429}', "no"),
     ],
@@ -460,6 +500,21 @@ def test_error_bodies_have_openai_s_shape() -> None:
         ({"reasoning": "Hm", "reasoning_content": "Hm"}, {(0, "reasoning", 0): "Hm"}),
         ({"reasoning_details": [{"type": "reasoning.summary", "summary": "Hm"}]}, {(0, "reasoning", 0): "Hm"}),
         ({"reasoning_details": [{"type": "reasoning.encrypted", "data": "AAAA"}]}, {}),
+        (
+            {"reasoning_details": [{"type": "reasoning.text", "text": "Hm"}], "reasoning": "Hm"},
+            {(0, "reasoning", 0): "Hm"},
+        ),
+        (
+            {"reasoning_content": "Hm", "thinking_blocks": [{"type": "thinking", "thinking": "Hm"}]},
+            {(0, "reasoning", 0): "Hm"},
+        ),
+        ({"cot_summary": "Hm"}, {(0, "reasoning", 0): "Hm"}),
+        ({"thinking": "Hm"}, {(0, "reasoning", 0): "Hm"}),
+        ({"reasoning_steps": [{"thought": "Hm", "type": "web_search"}]}, {(0, "reasoning", 0): "Hm"}),
+        (
+            {"content": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm"}]}]},
+            {(0, "reasoning", 0): "Hm"},
+        ),
         (
             {
                 "content": [
@@ -630,6 +685,17 @@ ERROR = {"message": "cap", "type": "server_error", "param": None, "code": "cap"}
         (framed({"object": "error", "message": "cap", "type": "invalid_request_error"}), 400),
         (framed({"error": "cap"}), 502),
         (chunk({"content": ""}, error={"code": 400, "message": "cap"}, usage=COUNTS), 400),
+        (b"event: error\n" + framed(b"cap"), 502),
+        (b"event: error\n" + framed("cap"), 502),
+        (framed([{"error": {"code": 429, "message": "cap"}}]), 429),
+        (framed({"message": "cap", "type": "invalid_request_error", "code": None}), 400),
+        (framed({"detail": "cap"}), 502),
+        (framed({"choices": None, "error_type": "overloaded_error", "error_message": "cap"}), 503),
+        (framed({"choices": None, "base_resp": {"status_code": 1000, "status_msg": "cap"}}), 502),
+        (
+            framed({"choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 429, "message": "cap"}}]}),
+            429,
+        ),
     ],
 )
 def test_provider_s_error_passes_and_ends(event: bytes, status: int) -> None:
@@ -648,6 +714,12 @@ def test_error_s_usage_counts_and_its_text_too() -> None:
         True,
         {(0, "content", 0): "Hi"},
     )
+
+
+def test_base_resp_of_every_chunk_is_no_error() -> None:
+    usual = {"base_resp": {"status_code": 0, "status_msg": ""}}
+    meter, verdicts = fed(HELLO, framed({"choices": [], **usual, "usage": COUNTS}), DONE)
+    assert ([verdict.ended for verdict in verdicts], meter.error) == ([None, None, "complete"], None)
 
 
 def test_null_error_is_none() -> None:
@@ -713,6 +785,8 @@ def test_usage_not_asked_is_removed(event: bytes, left: bytes) -> None:
         ((usage_chunk(prompt_tokens=1, completion_tokens=1), USAGE), buckets(14, output=52)),
         ((USAGE, chunk(usage=None)), buckets(14, output=52)),
         ((USAGE, usage_chunk(prompt_tokens=0, completion_tokens=0)), buckets()),
+        ((USAGE, usage_chunk(prompt_tokens=None, completion_tokens=None)), buckets(14, output=52)),
+        ((chunk(x_groq={"usage": COUNTS}), usage_chunk(queue_time=0.1)), buckets(14, output=52)),
         ((chunk(x_groq={"usage": COUNTS}),), buckets(14, output=52)),
         ((USAGE, chunk(x_groq={"usage": {"prompt_tokens": 9, "completion_tokens": 9}})), buckets(14, output=52)),
         (

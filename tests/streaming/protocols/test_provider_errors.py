@@ -108,6 +108,27 @@ def marks(error: ProviderError) -> dict[str, bool]:
         ),
         (403, {"error": {"message": "flagged", "code": "content_policy_violation"}}, "flagged", 403, FINAL),
         (
+            403,
+            {"error": {"message": "a/b requires moderation on Azure. Your input was flagged for x", "code": 403}},
+            "a/b requires moderation on Azure. Your input was flagged for x",
+            403,
+            FINAL,
+        ),
+        (
+            400,
+            [{"error": {"code": 400, "message": "API key not valid. Pass one.", "status": "INVALID_ARGUMENT"}}],
+            "API key not valid. Pass one.",
+            400,
+            ACCOUNT,
+        ),
+        (
+            400,
+            {"code": "Client specified an invalid argument", "error": "Incorrect API key provided: xa***"},
+            "Incorrect API key provided: xa***",
+            400,
+            ACCOUNT,
+        ),
+        (
             400,
             {"error": {"message": "Unknown parameter: 'stream_options'.", "param": "stream_options"}},
             "Unknown parameter: 'stream_options'.",
