@@ -76,7 +76,7 @@ _FINAL_TEXT = re.compile(
 _ACCOUNT_TEXT = re.compile(
     r"credit balance is too low|insufficient (?:account )?(?:balance|credits?)|specified api usage limits"
     r"|organi[sz]ation has been disabled|account is in arrears|余额不足|欠费"
-    r"|api key not valid|(?:incorrect|invalid) api key",
+    r"|api key not valid|incorrect api key provided",
     re.IGNORECASE,
 )
 """Anthropic answers 400 invalid_request_error to an account that is without credit, over its own limit or disabled;
