@@ -68,11 +68,6 @@ class Client:
         ids = [(b"x-request-id", name), (b"request-id", name)]
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *passed, *ids]})
 
-    def silent_since(self, now: float) -> None:
-        """The provider's headers came: from here on silence is counted as within a stream."""
-        if not self.started:
-            self.last_write = now
-
     async def write(self, data: bytes, more: bool = True) -> None:
         """Write whole events of a stream; waits as long as the client does not read."""
         if self._keepalive is not None:

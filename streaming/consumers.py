@@ -227,8 +227,9 @@ class RelayConsumer(ApiConsumer):
             routes = await self.gateway.stored.routes_for(key.account.id, facts.stored, routes)
         if not routes:
             raise ApiError(
-                "no_available_route", f"No route to {model.name} is available for this API. Try another model."
-            )
+                "no_available_route", f"No route to {model.name} is available for this API. Try another model.",
+                headers={"x-should-retry": "false"},
+            )  # fmt: skip
         routes = self.gateway.health.usable(routes)
         started_at = dt.datetime.now(dt.UTC)
         await self._admit(key, raw, facts, started_at)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from streaming.protocols.meter import GatewayError, ProviderError
@@ -79,10 +79,15 @@ class ApiError(Exception):
 
 
 class OriginalAnswer(ApiError):
-    """The provider refused the request: its own status and body, scrubbed."""
+    """The provider refused the request: its own status and body, scrubbed; as an event, its own words."""
 
-    def __init__(self, status: int, body: bytes, content_type: str, headers: Mapping[str, str], message: str) -> None:
+    def __init__(
+        self, status: int, body: bytes, content_type: str, headers: Mapping[str, str], error: ProviderError | None
+    ) -> None:
+        message = (error and error.message) or "The provider refused the request."
         super().__init__("invalid_request_error", message, status=status, headers=headers)
+        if error is not None and (error.code or error.param):
+            self.error = replace(self.error, code=error.code or self.error.code, param=error.param or None)
         self.body, self.content_type = body, content_type
 
 
@@ -165,11 +170,15 @@ def answer_for(failures: list[Failure]) -> ApiError:
     """What the client is told when no attempt brought an answer."""
     if not failures:
         return ApiError("no_available_route", "No route to this model is available at the moment. Try again later.")
-    refusals = [failure for failure in failures if failure.kind == "refused"]
+    failures = [failure for failure in failures if failure.kind != "stream_options"] or failures
+    refusals = [failure for failure in failures if failure.kind in ("refused", "stream_options")]
     if refusals and (len(refusals) == len(failures) or refusals[-1].final):
         return _refused(refusals[-1] if refusals[-1].final else refusals[0])
-    last = next((failure for failure in reversed(failures) if failure.kind != "refused"), failures[-1])
-    return _failed(last)
+    last = next((failure for failure in reversed(failures) if failure not in refusals), failures[-1])
+    error = _failed(last)
+    if all(failure.kind == "account" for failure in failures):  # until an operator has seen to it
+        error.headers["x-should-retry"] = "false"
+    return error
 
 
 def _refused(failure: Failure) -> ApiError:
@@ -178,7 +187,7 @@ def _refused(failure: Failure) -> ApiError:
             "invalid_request_error", failure.message or "The provider refused the request.", status=failure.status
         )
     status, body, content_type = failure.original
-    return OriginalAnswer(status, body, content_type, failure.headers, failure.reason)
+    return OriginalAnswer(status, body, content_type, failure.headers, failure.provider_error)
 
 
 def _failed(failure: Failure) -> ApiError:

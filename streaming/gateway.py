@@ -28,6 +28,7 @@ from billing.ledger.events import Kind
 from billing.meter_health import MeterReader
 from billing.processes import Folder, ProcessLock
 from billing.reports import spendings
+from billing.request_ids import request_id
 from billing.sweep import sweep_at_start
 from streaming import metrics, tracing
 from streaming.catalogue import Catalogue, CataloguePoller, RouteEntry
@@ -265,7 +266,7 @@ class Gateway:
         except ApiError as error:  # refused after all (the database is away, all routes cool): nothing is billed
             run.ending = ""
             if error.error.code == "service_unavailable":
-                run.client.rename(str(run.id))
+                run.client.rename(request_id(run.id))
             await tell_error(run, error)
         except Exception as error:
             log.exception("relay of %s failed", run.id)

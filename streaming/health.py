@@ -106,7 +106,10 @@ class RouteHealth:
         """The routes that may be asked now; ApiError when there is none, saying when there will be."""
         standing = [route for route in routes if not self._is_out(route)]
         if not standing:
-            raise ApiError("no_available_route", "No route to this model is available at the moment. Try again later.")
+            raise ApiError(  # until an operator has seen to it
+                "no_available_route", "No route to this model is available at the moment. Try again later.",
+                headers={"x-should-retry": "false"},
+            )  # fmt: skip
         now = self._clock()
         open_now = [route for route in standing if not self.state(route.id).is_cooling(now)]
         if not open_now:

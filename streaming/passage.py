@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from streaming.protocols.meter import Ended, StreamMeter
-from streaming.protocols.scrub import Replacement, scrub
+from streaming.protocols.scrub import Replacement, scrub, scrub_error, scrub_text
 from streaming.protocols.sse import EventTooLarge, SSEDecoder, SSEEvent, error_field
 
 
@@ -61,7 +61,7 @@ class Passage:
             self._event(last)
         if self.ended is None:
             raw, _, self.ended = self.meter.finish()
-            self._held.append(raw if self.meter.error is None else scrub(raw, self._hidden()))
+            self._held.append(raw)
         return self._release() if self._flowing else b""
 
     def release(self) -> bytes:
@@ -74,8 +74,8 @@ class Passage:
         self.events += 1
         if self.ended is not None and raw.endswith(b"\r\n\r"):  # the last byte of a CRLF stream, perhaps not here yet
             raw += b"\n"
-        if self.meter.error is not None:
-            raw = scrub(raw, self._hidden())
+        if self.meter.error is not None:  # whoever asks for it later gets no more than the client
+            raw, self.meter.error = scrub(raw, self._hidden()), scrub_error(self.meter.error, self._hidden())
         self._passed = bool(raw)
         if raw:
             self._held.append(raw)
@@ -91,7 +91,7 @@ class Passage:
             return
         self._passed = False
         if text := error_field(event):
-            self.field_error = scrub(text.encode(), self._hidden()).decode("utf-8", "replace")
+            self.field_error = scrub_text(text, self._hidden())
             self.ended = "error"
 
     def _release(self) -> bytes:

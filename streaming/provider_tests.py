@@ -23,7 +23,7 @@ from streaming.counting import StreamCount
 from streaming.errors import Failure
 from streaming.health import RouteHealth
 from streaming.protocols import WIRE_FORMATS
-from streaming.protocols.scrub import replacements, scrub
+from streaming.protocols.scrub import replacements, scrub_text
 from streaming.relay import RelayOptions, relay
 from streaming.routes import Plan
 from streaming.runs import AttemptReport, Run
@@ -189,7 +189,7 @@ def _words(run: Run, heard: _Heard) -> str:
 def _said(text: str, report: AttemptReport) -> str:
     """A text for the operator's page: without credential and address, cut."""
     provider, model = report.route.provider, report.route.upstream_model
-    clean = scrub(text.encode(), replacements(provider.base_url, provider.credential, model, model)).decode()
+    clean = scrub_text(text, replacements(provider.base_url, provider.credential, model, model))
     return clean if len(clean) <= SHOWN_CHARACTERS else f"{clean[:SHOWN_CHARACTERS]}…"
 
 

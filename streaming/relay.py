@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import datetime as dt
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ from streaming.health import RouteHealth
 from streaming.passage import Passage
 from streaming.protocols import WireFormat
 from streaming.protocols.meter import INTERRUPTED, Ended, GatewayError, MeterOptions, ProviderError, StreamMeter
-from streaming.protocols.scrub import Replacement, replacements, scrub
+from streaming.protocols.scrub import Replacement, replacements, scrub, scrub_error, scrub_text
 from streaming.protocols.sse import EventTooLarge
 from streaming.routes import Plan
 from streaming.runs import AttemptReport, Interruption, Live, Run
@@ -108,20 +108,36 @@ async def relay(run: Run, plan: Plan, options: RelayOptions) -> None:
             options.health.abandoned(route.id)
             raise
         run.failures.append(failure)
-        run.live = None
-        if failure.kind == "stream_options":
-            options.no_usage_asked.add(route.id)
         following = plan.after(route, failure)
         if following is None:
             break
         route, wait_s = following
-        await asyncio.sleep(wait_s)
+        await _wait(run, wait_s, options)
         if run.client.left:  # what is read on for the bill's sake is not asked for again
             break
     if skipped and not run.failures:
         run.reason = "all routes cool down"
         raise options.health.all_cooling(skipped)
     await _give_up(run)
+
+
+async def _wait(run: Run, wait_s: float, options: RelayOptions) -> None:
+    """Until a rate limit is over; a stream's client gets its keepalives meanwhile."""
+    last, run.live = run.live, None
+    if not wait_s:
+        return
+    if last is None or not run.facts.stream:
+        await asyncio.sleep(wait_s)
+        return
+    now = options.clock()
+    with contextlib.suppress(TimeoutError):  # the client reads nothing: the next write says so
+        async with asyncio.timeout(None) as deadline:
+            live = Live(run, deadline, run.model.stall_s, now, now, has_headers=last.has_headers)
+            options.watch.add(live)
+            try:
+                await asyncio.sleep(wait_s)
+            finally:
+                options.watch.discard(live)
 
 
 def _judge(run: Run, route_id: int, health: RouteHealth) -> None:
@@ -162,12 +178,14 @@ async def _post(run: Run, report: AttemptReport, options: RelayOptions) -> Upstr
     """Send the request on this attempt's route; only a 2xx in an encoding that we read comes back."""
     route = report.route
     renamed = route.upstream_model if route.upstream_model != run.model.name else None
-    ask_usage = route.id not in options.no_usage_asked
+    ask_usage = route.id not in options.no_usage_asked and not _was_refused_usage(run)
     body = run.wire.prepare_request(run.raw, run.facts, upstream_model=renamed, ask_usage=ask_usage)
     headers = request_headers(run.headers)
     answer = await options.upstream.post(route.provider, run.wire.upstream_path, body, headers, run.query)
     report.status, report.headers_at, report.provider_request_id = answer.status, options.clock(), answer.request_id
     if 200 <= answer.status < 300 and answer.encoding in ("", "gzip"):
+        if _was_refused_usage(run):  # and without it, it is taken: that proves what was wrong
+            options.no_usage_asked.add(route.id)
         return answer
     try:
         await _raise_for_answer(run, report, answer)
@@ -176,19 +194,35 @@ async def _post(run: Run, report: AttemptReport, options: RelayOptions) -> Upstr
     raise AssertionError("unreachable")
 
 
+def _was_refused_usage(run: Run) -> bool:
+    """Whether this attempt sends the request once more, without the usage that the last one asked for."""
+    return bool(run.failures) and run.failures[-1].kind == "stream_options"
+
+
 async def _raise_for_answer(run: Run, report: AttemptReport, answer: UpstreamAnswer) -> None:
     if 200 <= answer.status < 300:
         raise AttemptFailed(Failure("failed", f"the answer's content encoding is {answer.encoding[:20]!r}"))
-    raw = await _error_body(answer)
-    error = run.wire.read_error(answer.status, raw or b"")
+    raw, hidden = await _error_body(answer), _hidden(run, report)
+    error = scrub_error(run.wire.read_error(answer.status, raw or b""), hidden)
+    if error.refused_stream_options and not _asks_usage_itself(run):
+        error = replace(error, refused_stream_options=False)
     original = None
     if raw is not None:
-        original = (answer.status, scrub(raw, _hidden(run, report)), answer.content_type or "application/json")
+        kind = scrub_text(answer.content_type, hidden) or "application/json"
+        original = (answer.status, scrub(raw, hidden), kind)
+    headers = {name: scrub_text(value, hidden) for name, value in answer.passed_headers.items()}
     raise AttemptFailed(
         failure_of_status(
-            answer.status, error, original=original, headers=answer.passed_headers, retry_after_s=_retry_after_s(answer)
+            answer.status, error, original=original, headers=headers, retry_after_s=_retry_after_s(answer)
         )
     )
+
+
+def _asks_usage_itself(run: Run) -> bool:
+    """Whether `stream_options` is the gateway's doing: what a client says there is the client's to mend."""
+    options = run.facts.body.get("stream_options") or {}
+    own = run.wire.name == "chat_completions" and run.facts.stream and options.keys() <= {"include_usage"}
+    return own and not _was_refused_usage(run)
 
 
 async def _error_body(answer: UpstreamAnswer) -> bytes | None:
@@ -209,15 +243,19 @@ async def _error_body(answer: UpstreamAnswer) -> bytes | None:
 
 def _retry_after_s(answer: UpstreamAnswer) -> float | None:
     """Seconds from `retry-after-ms` or `retry-after` (a number or a date); None where neither can be read."""
+    value, milliseconds = answer.headers.get("retry-after", ""), answer.headers.get("retry-after-ms", "")
+    if _is_number(milliseconds):
+        return float(milliseconds) / 1000
+    if _is_number(value):
+        return float(value)
     try:
-        if (milliseconds := answer.headers.get("retry-after-ms")) is not None:
-            return max(0.0, int(milliseconds) / 1000)
-        value = answer.headers.get("retry-after", "")
-        if value.replace(".", "", 1).isdigit():
-            return float(value)
         return max(0.0, (parsedate_to_datetime(value) - dt.datetime.now(dt.UTC)).total_seconds()) if value else None
     except (ValueError, TypeError):
         return None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.replace(".", "", 1).isdigit()
 
 
 def _hidden(run: Run, report: AttemptReport) -> Sequence[Replacement]:
@@ -268,9 +306,8 @@ async def _pass_on(run: Run, report: AttemptReport, live: Live, passage: Passage
     answer = await _post(run, report, options)
     lingering = False
     try:
-        _check_is_stream(answer)
+        await _check_is_stream(run, report, answer)
         live.has_headers = True
-        run.client.silent_since(options.clock())
         client = run.client
         if not client.started:
             client.headers = answer.passed_headers
@@ -305,8 +342,13 @@ async def _pass_on(run: Run, report: AttemptReport, live: Live, passage: Passage
             await answer.aclose()
 
 
-def _check_is_stream(answer: UpstreamAnswer) -> None:
+async def _check_is_stream(run: Run, report: AttemptReport, answer: UpstreamAnswer) -> None:
+    """AttemptFailed where the answer is no stream; what an error in its place means is read."""
     kind = answer.content_type.lower()
+    if "json" in kind:
+        read = run.wire.read_answer(await _error_body(answer) or b"", _meter_options(run, report))
+        if read.ended == "error" and read.error is not None and (read.error.code or read.error.kind):
+            raise AttemptFailed(_failure_of_hollow(scrub_error(read.error, _hidden(run, report))))
     if "json" in kind or "html" in kind:
         raise AttemptFailed(Failure("failed", f"no event stream but {kind[:60]}", "hollow"))
 
@@ -336,7 +378,10 @@ def _note_usage(report: AttemptReport, passage: Passage) -> None:
 async def _end(run: Run, report: AttemptReport, passage: Passage, data: bytes, options: RelayOptions) -> None:
     """The provider's stream is over: what is left for the client, and what to call it."""
     if passage.ended is None:
-        data += passage.close()
+        try:
+            data += passage.close()
+        except EventTooLarge as error:
+            run.reason, passage.ended = str(error), "cut"
     ended, meter = passage.ended or "cut", passage.meter
     if not meter.produced:
         _raise_unless_paid(ended, passage, run)
@@ -448,7 +493,8 @@ async def _answer(run: Run, report: AttemptReport, answer: UpstreamAnswer, raw: 
     if read.usage is not None:
         report.usage, report.tokens = read.usage.raw, read.usage.usage
     if read.ended == "error":
-        raise AttemptFailed(_failure_of_hollow(read.error))
+        error = read.error and scrub_error(read.error, _hidden(run, report))
+        raise AttemptFailed(_failure_of_hollow(error))
     report.first_output_at = options.clock()
     run.answer, run.produced = read, True
     _note_objects(run, report, read.object_ids, options)
@@ -463,9 +509,10 @@ def _failure_of_hollow(error: ProviderError | None) -> Failure:
     """A 200 that holds no answer: an error object, or nothing of use. Another route may do better."""
     if error is None:
         return Failure("failed", "a 200 without an answer in it", "hollow")
-    failure = _failure_of_event(error, meter_message=False)
-    kind: FailureKind = failure.kind if failure.kind == "account" else "failed"
-    return Failure(kind, failure.reason, "hollow", 200, provider_error=error)
+    failure = _failure_of_event(error, meter_message=error.about_request)
+    kind: FailureKind = failure.kind if failure.kind in ("account", "refused") else "failed"
+    status = error.status if kind == "refused" else 200
+    return Failure(kind, failure.reason, "hollow", status, failure.message, provider_error=error, final=failure.final)
 
 
 async def _interrupted_whole(run: Run, report: AttemptReport, why: Interruption) -> None:
@@ -483,7 +530,8 @@ async def _give_up(run: Run) -> None:
     run.reason = (last.reason if last else "no route")[:500]
     run.ending = _ending_of(error, last)
     run.meter = run.answer = None
-    await tell_error(run, error)
+    cut = last is not None and last.outcome in ("cut", "stalled") and not isinstance(error, OriginalAnswer)
+    await tell_error(run, error, CUT if cut else None)
 
 
 def _ending_of(error: ApiError, last: Failure | None) -> str:
@@ -492,12 +540,12 @@ def _ending_of(error: ApiError, last: Failure | None) -> str:
     return "timed_out" if last is not None and last.kind == "timed_out" else "provider_error"
 
 
-async def tell_error(run: Run, error: ApiError) -> None:
-    """An error to the client of a run: as an answer, or as the last event once the status is out."""
+async def tell_error(run: Run, error: ApiError, late: GatewayError | None = None) -> None:
+    """An error to the client of a run: as an answer, or as the last event (`late`) once the status is out."""
     run.client.headers = {}
     if await run.client.is_committed():
         meter = run.meter or new_meter(run)
-        await run.client.write(meter.error_event(error.error), more=False)
+        await run.client.write(meter.error_event(late or error.error), more=False)
     else:
         await answer_error(run.client, run.wire, error)
 

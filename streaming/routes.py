@@ -47,8 +47,8 @@ class Plan:
 
     def after(self, route: RouteEntry, failure: Failure) -> tuple[RouteEntry, float] | None:
         """The route to try next and the seconds to wait before it; None when the request has failed."""
-        if failure.kind == "stream_options":
-            return self._again(route, 0.0)
+        if failure.kind == "stream_options" and (again := self._again(route, 0.0)) is not None:
+            return again
         if failure.final:
             return None
         wait_s = failure.retry_after_s

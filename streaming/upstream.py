@@ -280,13 +280,21 @@ BROKEN = (httpx.TransportError, aiohttp.ClientError, HttpProcessingError, zlib.e
 
 
 async def inflated(stream: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The bytes of a gzip stream, at most `INFLATE_STEP` at a time; a cut stream ends where it is cut."""
+    """The bytes of a gzip stream, at most `INFLATE_STEP` at a time; a cut stream ends where it is cut.
+
+    A stream may be of several members, one after the other; what follows the last and is no gzip is passed over.
+    """
     unpacker = zlib.decompressobj(wbits=31)
     async for chunk in stream:
         while chunk or unpacker.unconsumed_tail:
+            if unpacker.eof:
+                if not chunk.startswith(_GZIP):
+                    return
+                unpacker = zlib.decompressobj(wbits=31)
             data = unpacker.decompress(chunk, INFLATE_STEP)
             if data:
                 yield data
-            elif not unpacker.unconsumed_tail:
-                break
-            chunk = unpacker.unconsumed_tail
+            chunk = unpacker.unconsumed_tail or unpacker.unused_data
+
+
+_GZIP = b"\x1f"

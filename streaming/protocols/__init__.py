@@ -51,6 +51,6 @@ COUNT_TOKENS = replace(
     MESSAGES,
     upstream_path="messages/count_tokens",
     read_request=lambda raw: replace(messages.read_request(raw), stream=False),
-    read_answer=lambda raw, options: Answer(raw, "complete"),
+    read_answer=messages.read_count,
 )
 """Passed through and not billed. It never streams: a `stream` in its body is the provider's to refuse or to ignore."""

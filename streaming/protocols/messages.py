@@ -118,6 +118,15 @@ def read_answer(raw: bytes, options: MeterOptions) -> Answer:
     )
 
 
+def read_count(raw: bytes, options: MeterOptions) -> Answer:
+    """The answer of /v1/messages/count_tokens; one that counts nothing is none."""
+    body = read_object(raw)
+    if body is None or counts.whole(body.get("input_tokens")) is None:
+        return failed_answer(raw, body)
+    edits = rename(raw, options.model, ("model",)) if options.rename_from else []
+    return Answer(apply_edits(raw, edits), "complete")
+
+
 def read_error(status: int, raw: bytes) -> ProviderError:
     """What an error answer means."""
     return read_error_body(status, raw)

@@ -86,6 +86,7 @@ class ProviderError:
     message: str
     code: str = ""
     kind: str = ""
+    param: str = ""
     account_trouble: bool = False
     final: bool = False
     about_request: bool = False

@@ -82,7 +82,8 @@ _ACCOUNT_TEXT = re.compile(
 """Anthropic answers 400 invalid_request_error to an account that is without credit, over its own limit or disabled;
 MiniMax, GLM and others 429 or 500. Google and xAI answer 400 to a bad key of ours."""
 
-_STREAM_OPTIONS = re.compile(r"stream_options|include_usage")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\u201c[^\u201d]*\u201d")
+_STREAM_OPTIONS = re.compile(r"\bstream_options\b(?!\.(?!include_usage))")
 _MARKUP = re.compile(rb"\s*<(?:!doctype|html|head|body|\?xml)", re.IGNORECASE)
 _LONGEST_MESSAGE = 2000
 
@@ -175,6 +176,14 @@ def _meant_status(words: tuple[str, ...]) -> int:
     return _UNKNOWN
 
 
+def _tells_of_account(error: _Words, refused: bool) -> bool:
+    """Whether an error's text is about our account. A refusal may echo what the client sent: a parameter, or quoted."""
+    if refused and error.param:
+        return False
+    said = _QUOTED.sub("", error.message) if refused else error.message
+    return bool(_ACCOUNT_TEXT.search(said))
+
+
 def _judged(error: _Words, status: int) -> ProviderError:
     words = {*map(_plain, error.words)}
     refused = status in _ABOUT_REQUEST or status == 403
@@ -182,11 +191,11 @@ def _judged(error: _Words, status: int) -> ProviderError:
     account = not final and (
         status in _ABOUT_ACCOUNT
         or any(_STATUS_OF_WORD.get(word) == _ACCOUNT for word in words)
-        or _ACCOUNT_TEXT.search(error.message)
+        or _tells_of_account(error, refused)
     )
-    about_stream_options = status in (400, 422) and _STREAM_OPTIONS.search(f"{error.message} {error.param}")
+    about_stream_options = status in (400, 422) and _STREAM_OPTIONS.search(f"{error.param} {error.message}")
     return ProviderError(
-        status, error.message, error.code, error.kind,
+        status, error.message, error.code, error.kind, error.param,
         account_trouble=bool(account), final=bool(final),
         about_request=(status in _ABOUT_REQUEST and not account) or bool(final),
         refused_stream_options=bool(about_stream_options),

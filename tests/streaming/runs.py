@@ -118,9 +118,11 @@ def health_of(alone: Alone, spawn=asyncio.ensure_future, clock=None) -> RouteHea
 class Outcome:
     """What a client got, and the run behind it."""
 
-    def __init__(self, run: Run, messages: list[dict[str, Any]], upstream: ScriptedUpstream, remembered: list) -> None:
+    def __init__(
+        self, run: Run, messages: list[dict[str, Any]], upstream: ScriptedUpstream, remembered: list, unasked: set[int]
+    ) -> None:
         self.run, self.messages, self.upstream = run, messages, upstream
-        self.remembered = remembered
+        self.remembered, self.unasked = remembered, unasked
 
     @property
     def status(self) -> int:
@@ -187,7 +189,7 @@ async def relayed(
 
     run = make_run(wire_format, send, **options)
     health = health or health_of(Alone(), spawn)
-    upstream = ScriptedUpstream(*answers)
+    upstream, unasked = ScriptedUpstream(*answers), set[int]()
     relay_options = RelayOptions(
         upstream,
         watch if watch is not None else set(),
@@ -195,10 +197,10 @@ async def relayed(
         spawn,
         1_000_000,
         1_000_000,
-        set(),
+        unasked,
         health,
         remember or (lambda run, route, ids: remembered.append((route.id, ids))),
     )
     await relay(run, Plan(routes or [route(1)], attempts), relay_options)
     await asyncio.gather(*tasks)
-    return Outcome(run, messages, upstream, remembered)
+    return Outcome(run, messages, upstream, remembered, unasked)

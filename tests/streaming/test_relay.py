@@ -244,6 +244,140 @@ async def test_refused_stream_options_are_remembered():
     first, second = (json.loads(body) for _, body, _ in outcome.upstream.calls)
     assert first["stream_options"] == {"include_usage": True}
     assert "stream_options" not in second
+    assert outcome.unasked == {1}
+
+
+def refused(message: str, **error) -> ScriptedAnswer:
+    told = {"message": message, "type": "invalid_request_error", **error}
+    return ScriptedAnswer(json.dumps({"error": told}).encode(), status=400, headers=JSON)
+
+
+@pytest.mark.parametrize(
+    ("wire", "asked", "stream", "answers"),
+    [
+        ("chat_completions", {}, False, ["'stream_options' is only allowed when 'stream' is enabled"]),
+        ("chat_completions", {"stream_options": {"foo": 1}}, True, ["Unknown parameter in 'stream_options'"]),
+        ("chat_completions", {"stream_options": {"include_usage": True}}, True, ["Unknown: 'stream_options.foo'"]),
+        ("responses", {}, True, ["Unknown parameter: 'stream_options'"]),
+        ("messages", {}, True, ["stream_options: Extra inputs are not permitted"]),
+        ("chat_completions", {}, True, ["bad effort: 'stream_options'", "bad effort: 'stream_options'"]),
+        ("chat_completions", {}, True, ["Unknown parameter: 'stream_options'", "The tool's schema is wrong"]),
+    ],
+)
+async def test_client_s_own_mistake_costs_nobody_the_usage(wire, asked, stream, answers):
+    """What a provider says of stream_options is ours to mend only where we sent them, and where that helps."""
+    outcome = await relayed(wire, *map(refused, answers), request=asked, stream=stream)
+    assert (outcome.status, json.loads(outcome.body)["error"]["message"]) == (400, answers[-1])
+    assert (len(outcome.upstream.calls), outcome.unasked) == (len(answers), set())
+
+
+async def test_refused_stream_options_leave_other_routes():
+    outcome = await relayed(
+        "chat_completions", refused("Unknown parameter: 'stream_options'"), refused("Unknown parameter: 'n'"),
+        answer("chat_completions"), routes=two_routes(),
+    )  # fmt: skip
+    assert (outcome.status, outcome.run.route.id) == (200, 2)
+
+
+# --- what a client must not see ---
+
+TELLTALE = "call to http://provider-1.test/v1/x with Bearer secret-1 for vendor-model failed"
+CLEAN = "call to [provider]/x with Bearer [credential] for m failed"
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("wire", FORMATS)
+async def test_error_event_is_scrubbed_wherever_it_goes(wire, late):
+    """Before the first output it becomes an answer, after it it passes; the record keeps no more than the client."""
+    error = {"type": "server_error", "code": "server_error", "message": TELLTALE}
+    events = {
+        "chat_completions": event({"error": error}),
+        "responses": typed("response.failed", response={**RESPONSE, "status": "failed", "error": error}),
+        "messages": typed("error", error=error),
+    }
+    before = PRELUDE[wire] + OUTPUT[wire] if late else PRELUDE[wire]
+    outcome = await relayed(
+        wire, ScriptedAnswer(before, events[wire]), routes=[route(1, upstream_model="vendor-model")], attempts=1
+    )
+    assert outcome.status == (200 if late else 502)
+    assert CLEAN.encode() in outcome.body
+    for told in (outcome.body.decode(), outcome.run.reason, *(attempt.reason for attempt in outcome.run.attempts)):
+        assert not any(word in told for word in ("secret-1", "provider-1", "vendor-model"))
+
+
+async def test_refusal_after_a_keepalive_keeps_its_words():
+    class Late(ScriptedAnswer):
+        async def _play(self):
+            (live,) = watch
+            live.run.client.keepalive(one_line_end=False)
+            await asyncio.sleep(0.02)
+            yield json.dumps(
+                {"error": {"message": "n is too large", "param": "n", "code": "invalid_value", "type": "x"}}
+            ).encode()
+
+    watch = set()
+    outcome = await relayed("chat_completions", Late(status=400, headers=JSON), watch=watch)
+    assert outcome.body.startswith(b": hopbase-keepalive\n\ndata: ")
+    error = json.loads(outcome.body.partition(b"data: ")[2])["error"]
+    assert (error["message"], error["param"], error["code"]) == ("n is too large", "n", "invalid_value")
+
+
+@pytest.mark.parametrize("wire", FORMATS)
+async def test_cut_after_a_keepalive_says_the_one_sentence(wire):
+    class Late(ScriptedAnswer):
+        async def _play(self):
+            yield PRELUDE[wire]
+            (live,) = watch
+            live.run.client.keepalive(one_line_end=False)
+            await asyncio.sleep(0.02)
+
+    watch = set()
+    outcome = await relayed(wire, Late(), watch=watch)
+    assert b"Response stream interrupted, please retry" in outcome.body
+    assert wire != "messages" or b'"type":"api_error"' in outcome.body
+
+
+# --- errors in a 200 ---
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("error", "kind", "status", "calls"),
+    [
+        ({"type": "invalid_request_error", "code": "invalid_value", "message": "bad"}, "refused", 400, 2),
+        ({"code": "context_length_exceeded", "message": "too long"}, "refused", 400, 1),
+        ({"type": "insufficient_quota", "code": "insufficient_quota", "message": "pay"}, "account", 502, 2),
+        ({"type": "server_error", "message": "down"}, "failed", 502, 2),
+    ],
+)
+async def test_error_in_a_200_means_what_it_says(stream, error, kind, status, calls):
+    told = [ScriptedAnswer(json.dumps({"error": error}).encode(), headers=JSON) for _ in range(2)]
+    outcome = await relayed("chat_completions", *told, routes=two_routes(), stream=stream)
+    assert (outcome.status, len(outcome.upstream.calls)) == (status, calls)
+    assert {failure.kind for failure in outcome.run.failures} == {kind}
+    assert outcome.headers.get("x-should-retry") == ("false" if kind == "account" else None)
+
+
+# --- a short rate limit ---
+
+
+@pytest.mark.parametrize("told", [{"retry-after": "0.1"}, {"retry-after-ms": "100.5"}])
+async def test_client_is_watched_while_a_rate_limit_is_waited_for(told):
+    class Seen(set):
+        def add(self, live):
+            seen.append(live)
+            super().add(live)
+
+    seen, watch = [], Seen()
+    limited = ScriptedAnswer(b"{}", status=429, headers={**JSON, **told})
+    outcome = await relayed("messages", limited, answer("messages"), watch=watch)
+    assert (outcome.status, len(seen), seen[1].passage, set(watch)) == (200, 3, None, set())
+
+
+async def test_bad_milliseconds_hide_no_seconds():
+    limited = ScriptedAnswer(b"{}", status=429, headers={**JSON, "retry-after-ms": "abc", "retry-after": "23"})
+    outcome = await relayed("messages", limited)
+    assert (outcome.status, outcome.headers["retry-after"]) == (429, "23")
 
 
 async def test_error_event_before_output_has_its_status():
@@ -285,6 +419,12 @@ async def test_event_over_the_limit_fails_cleanly():
     outcome = await relayed(wire, ScriptedAnswer(PRELUDE[wire], OUTPUT[wire], b"data: " + b"x" * 1_100_000))
     assert outcome.run.ending == "provider_cut"
     assert outcome.complete
+
+
+async def test_last_event_over_the_limit_fails_cleanly():
+    wire = "chat_completions"
+    outcome = await relayed(wire, ScriptedAnswer(whole(wire)[:-20] + b"\n\n" + b"data: " + b"x" * 1_100_000))
+    assert (outcome.run.ending, outcome.complete) == ("provider_cut", True)
 
 
 async def test_endless_prelude_is_bounded():

@@ -26,6 +26,20 @@ def test_innocent_text_stays():
     assert scrub(text, HIDDEN) == text
 
 
+def test_name_within_another_word_stays():
+    hidden = replacements("http://vllm:8000/v1", "key-1", "max", "big")
+    assert scrub(b'"max_tokens": max, max-tokens, climax; max-2026-01-01', hidden) == (
+        b'"max_tokens": big, max-tokens, climax; big-2026-01-01'
+    )
+    assert scrub(b"vllm says: http://vllm:8000/v1/models", hidden) == b"vllm says: [provider]/models"
+
+
+def test_host_goes_however_its_port_is_written():
+    hidden = replacements("http://api.vendor.test:8443/v1", "key-1", "m", "m")
+    text = rb"no api.vendor.test port 8443, http%3A%2F%2Fapi.vendor.test%3A8443, api.vendor.test\u003a8443"
+    assert b"vendor" not in scrub(text, hidden)
+
+
 def test_version_path_tells_nothing():
     hidden = replacements("http://10.0.0.1:8080/v1", "key-1", "m", "m")
     assert scrub(b"POST /v1/responses", hidden) == b"POST /v1/responses"

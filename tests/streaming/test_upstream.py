@@ -32,6 +32,12 @@ async def test_gzip_is_decoded_however_it_is_cut(size):
     assert b"".join([chunk async for chunk in inflated(pieces(gzip.compress(data), size))]) == data
 
 
+@pytest.mark.parametrize("size", [1, 7, 1_000_000])
+async def test_gzip_may_be_of_many_members(size):
+    packed = b"".join(gzip.compress(line) for line in (b"one ", b"", b"two ", b"three"))
+    assert b"".join([chunk async for chunk in inflated(pieces(packed + b"\0\0", size))]) == b"one two three"
+
+
 async def test_gzip_bomb_comes_in_steps():
     bomb = gzip.compress(b"\0" * 30_000_000)
     async for chunk in inflated(pieces(bomb, len(bomb))):

@@ -549,6 +549,18 @@ class TestErrors:
         assert (error.status, error.message, error.kind) == (529, "Busy", "overloaded_error")
 
 
+class TestCount:
+    @pytest.mark.parametrize("raw", [b"", b"<html>", b"{}", b'{"error":{"message":"down"}}', b'{"input_tokens":"9"}'])
+    def test_what_counts_nothing_is_no_answer(self, raw: bytes) -> None:
+        assert messages.read_count(raw, MeterOptions("m")).ended == "error"
+
+    def test_count_bears_the_public_name(self) -> None:
+        raw = b'{"input_tokens": 9, "model":"upstream-model"}'
+        assert messages.read_count(raw, MeterOptions("m")).raw == raw
+        found = messages.read_count(raw, MeterOptions("public-model", "upstream-model"))
+        assert (found.ended, found.raw) == ("complete", raw.replace(b"upstream-model", b"public-model"))
+
+
 class TestAnswer:
     ANSWER = {
         "id": "msg_1", "type": "message", "model": "upstream-model", "stop_reason": "end_turn",
