@@ -11,7 +11,6 @@ import contextlib
 import datetime as dt
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,6 +30,8 @@ from streaming.health import RouteHealth
 from streaming.passage import Passage
 from streaming.protocols import WireFormat
 from streaming.protocols.meter import INTERRUPTED, Ended, GatewayError, MeterOptions, ProviderError, StreamMeter
+from streaming.protocols.provider_errors import is_markup
+from streaming.protocols.retry_after import retry_after_s
 from streaming.protocols.scrub import Replacement, replacements, scrub, scrub_error, scrub_text
 from streaming.protocols.sse import EventTooLarge
 from streaming.routes import Plan
@@ -207,13 +208,17 @@ async def _raise_for_answer(run: Run, report: AttemptReport, answer: UpstreamAns
     if error.refused_stream_options and not _asks_usage_itself(run):
         error = replace(error, refused_stream_options=False)
     original = None
-    if raw is not None:
+    if raw is not None and not is_markup(raw):  # a proxy's page says nothing to an SDK
         kind = scrub_text(answer.content_type, hidden) or "application/json"
         original = (answer.status, scrub(raw, hidden), kind)
     headers = {name: scrub_text(value, hidden) for name, value in answer.passed_headers.items()}
     raise AttemptFailed(
         failure_of_status(
-            answer.status, error, original=original, headers=headers, retry_after_s=_retry_after_s(answer)
+            answer.status,
+            error,
+            original=original,
+            headers=headers,
+            retry_after_s=retry_after_s(answer.headers, dt.datetime.now(dt.UTC)),
         )
     )
 
@@ -239,23 +244,6 @@ async def _error_body(answer: UpstreamAnswer) -> bytes | None:
     except (TimeoutError, *BROKEN):
         return None
     return bytes(body)
-
-
-def _retry_after_s(answer: UpstreamAnswer) -> float | None:
-    """Seconds from `retry-after-ms` or `retry-after` (a number or a date); None where neither can be read."""
-    value, milliseconds = answer.headers.get("retry-after", ""), answer.headers.get("retry-after-ms", "")
-    if _is_number(milliseconds):
-        return float(milliseconds) / 1000
-    if _is_number(value):
-        return float(value)
-    try:
-        return max(0.0, (parsedate_to_datetime(value) - dt.datetime.now(dt.UTC)).total_seconds()) if value else None
-    except (ValueError, TypeError):
-        return None
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.replace(".", "", 1).isdigit()
 
 
 def _hidden(run: Run, report: AttemptReport) -> Sequence[Replacement]:

@@ -94,6 +94,11 @@ def read_error_body(status: int, raw: bytes) -> ProviderError:
     return _judged(error, status if 400 <= status <= 599 else _UNKNOWN)
 
 
+def is_markup(raw: bytes) -> bool:
+    """Whether a body is a page of HTML or XML, as proxies send."""
+    return _MARKUP.match(raw) is not None
+
+
 def read_error_object(error: object) -> ProviderError:
     """An error from an event or a 200: its status is what its code or type means, 502 for trouble with our account."""
     found = _read(error)
@@ -120,7 +125,7 @@ def _error_of(raw: bytes) -> object:
     try:
         return lenient_json.loads(raw)
     except ValueError:
-        return "" if _MARKUP.match(raw) else raw.decode("utf-8", "replace").strip()
+        return "" if is_markup(raw) else raw.decode("utf-8", "replace").strip()
 
 
 def _read(error: object) -> _Words:

@@ -215,6 +215,14 @@ async def test_refusal_is_shown_scrubbed():
     assert outcome.run.ending == "refused"
 
 
+@pytest.mark.parametrize("wire", FORMATS)
+async def test_page_of_a_proxy_is_no_answer(wire):
+    page = ScriptedAnswer(b"<html><h1>413 Too Large</h1></html>", status=413, headers={"content-type": "text/html"})
+    outcome = await relayed(wire, page)
+    assert (outcome.status, outcome.headers["content-type"]) == (413, "application/json")
+    assert json.loads(outcome.body)["error"]["message"] == "The provider refused the request."
+
+
 @pytest.mark.parametrize(("told", "status", "code"), [(429, 429, "rate_limit_exceeded"), (404, 404, None)])
 async def test_status_counts_without_its_body(told, status, code):
     """A body that breaks off is not shown, but says no less of the request than its status does."""
