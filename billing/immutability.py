@@ -5,7 +5,7 @@
   An invoice with records that were dropped is never made void; what tells of them (`models.dropped`) never changes.
 - An adjustment is approved or rejected once, and changes in nothing else; on an open or paid invoice it stays there.
 - A credit note never changes, and all those of an invoice never exceed its total. An invoice with one is not made void.
-- An account's time zone and currency stay once it has records, adjustments or issued invoices.
+- An account's time zone and currency stay once it has records, open streams, adjustments or issued invoices.
 - The PDF of an invoice is of an issued one, and never changes.
 - An entry of the audit log never changes and is never deleted.
 
@@ -30,7 +30,7 @@ MIGRATION = ("billing", "0002_immutable_invoices")
 
 INVOICE, LINE, RECORD = "billing_invoice", "billing_invoiceline", "billing_usagerecord"
 ADJUSTMENT, NOTE, NOTE_LINE = "billing_adjustment", "billing_creditnote", "billing_creditnoteline"
-ACCOUNT, KEY = "billing_account", "billing_apikey"
+ACCOUNT, KEY, OPEN_STREAM = "billing_account", "billing_apikey", "billing_openstream"
 AUDIT = "billing_auditentry"
 DOCUMENT = "billing_invoicedocument"
 DROPPED_MONTH, DROPPED_INVOICE = "billing_droppedmonth", "billing_droppedinvoice"
@@ -223,6 +223,7 @@ def _forbidden(name: str, tables: Mapping[str, list[str]], vendor: str) -> tuple
         if table in tables
     )
     used += f" OR EXISTS (SELECT 1 FROM {INVOICE} WHERE account_id = OLD.id AND status <> 'draft')"  # noqa: S608
+    used += f" OR EXISTS (SELECT 1 FROM {OPEN_STREAM} WHERE account_id = OLD.id)"  # noqa: S608
     credited = f"EXISTS (SELECT 1 FROM {NOTE} WHERE invoice_id = OLD.id)" if NOTE in tables else "FALSE"  # noqa: S608
     if DROPPED_INVOICE in tables:
         credited += f" OR EXISTS (SELECT 1 FROM {DROPPED_INVOICE} WHERE invoice_id = OLD.id)"  # noqa: S608

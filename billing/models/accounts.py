@@ -15,7 +15,7 @@ from billing.money import is_currency
 
 
 class Account(CatalogueRow):
-    """A customer. Its zone and currency are locked by its first usage record (see `clean`)."""
+    """A customer. Its zone and currency are locked by its first request (see `clean`)."""
 
     name = models.CharField(_("name"), max_length=100, unique=True)
     timezone = models.CharField(_("time zone"), max_length=64, default="UTC")
@@ -38,7 +38,7 @@ class Account(CatalogueRow):
         return self.name
 
     def clean(self) -> None:
-        """Zone and currency must exist, and stay what they are once there is usage (which a trigger guards as well)."""
+        """Zone and currency must exist, and stay what they are once there is use (which a trigger guards as well)."""
         if self.timezone not in available_timezones():
             raise ValidationError({"timezone": _("Write a zone of the tz database, for example Asia/Taipei.")})
         if not is_currency(self.currency):
@@ -46,12 +46,13 @@ class Account(CatalogueRow):
         before = type(self).objects.filter(pk=self.pk).first() if self.pk else None
         for field in ("timezone", "currency"):
             if before and getattr(before, field) != getattr(self, field) and before.is_used():
-                raise ValidationError({field: _("This was locked by the account's first usage record.")})
+                raise ValidationError({field: _("This was locked by the account's first request.")})
 
     def is_used(self) -> bool:
-        """Whether anything was billed on the account's clocks and in its currency, which locks both."""
+        """Whether anything is or will be billed on the account's clocks and in its currency, which locks both."""
         issued = self.invoices.exclude(status="draft")  # their records may have been dropped
-        return bool(self.records.exists() or self.adjustments.exists() or issued.exists())
+        uses = (self.records, self.adjustments, self.open_streams, issued)
+        return any(use.exists() for use in uses)
 
 
 class ApiKey(CatalogueRow):

@@ -38,7 +38,9 @@ class OpenStream(models.Model):
 
     id = models.UUIDField(primary_key=True, editable=False)
     api_key = models.ForeignKey(ApiKey, models.PROTECT, related_name="+", db_index=False, verbose_name=_("API key"))
-    account = models.ForeignKey(Account, models.PROTECT, related_name="+", db_index=False, verbose_name=_("account"))
+    account = models.ForeignKey(
+        Account, models.PROTECT, related_name="open_streams", db_index=False, verbose_name=_("account")
+    )
     key_name = models.CharField(_("key name"), max_length=100)
     account_name = models.CharField(_("account name"), max_length=100)
     request_name = models.CharField(_("request id"), max_length=128)

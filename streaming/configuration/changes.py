@@ -306,7 +306,7 @@ class _Accounts:
                 self._plan_key(row, key)
 
     def _check_locked(self, row: Account, entry: AccountEntry) -> None:
-        """Zone and currency are locked by the first record: they decide its month, and what its cost is in."""
+        """Zone and currency are locked by the first request: they decide its month, and what its cost is in."""
         changed = [
             name
             for name in ("timezone", "currency")

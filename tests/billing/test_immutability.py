@@ -24,6 +24,7 @@ from billing.models import (
     UsageRecord,
 )
 from billing.usage import TokenUsage
+from tests.billing.admin_world import make_stream
 from tests.billing.factories import make_account, make_adjustment, make_key, make_record, unsaved_record, utc
 
 NOVEMBER = dt.date(2026, 11, 1)
@@ -323,7 +324,7 @@ def test_adjustment_locks_zone_and_currency(db: None) -> None:
     refused(lambda: Account.objects.update(timezone="Asia/Taipei"), "its time zone and currency stay")
     account = Account.objects.get()
     account.currency = "EUR"
-    with pytest.raises(ValidationError, match="locked by the account's first usage record"):
+    with pytest.raises(ValidationError, match="locked by the account's first request"):
         account.full_clean()
 
 
@@ -337,8 +338,22 @@ def test_first_record_locks_zone_and_currency(db: None, change: dict[str, str]) 
     account = Account.objects.get()
     for name, value in change.items():
         setattr(account, name, value)
-    with pytest.raises(ValidationError, match="locked by the account's first usage record"):
+    with pytest.raises(ValidationError, match="locked by the account's first request"):
         account.full_clean()
+
+
+@pytest.mark.parametrize("change", [{"timezone": "Asia/Taipei"}, {"currency": "EUR"}])
+def test_request_under_way_locks_zone_and_currency(db: None, change: dict[str, str]) -> None:
+    stream = make_stream(make_key(), NOW)
+    refused(lambda: Account.objects.update(**change), "its time zone and currency stay")
+    account = Account.objects.get()
+    for name, value in change.items():
+        setattr(account, name, value)
+    with pytest.raises(ValidationError, match="locked by the account's first request"):
+        account.full_clean()
+    stream.delete()  # refused after all: nothing is billed of it
+    account.full_clean()
+    account.save()
 
 
 def test_used_account_may_change_otherwise(db: None) -> None:
