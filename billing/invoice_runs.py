@@ -90,8 +90,9 @@ def _ask(wanted: InvoiceRun) -> InvoiceRun:
 
 
 def _draft(asked: InvoiceRun) -> dict[str, Any]:
-    drafted = month_close.draft(asked.month, now=now(), tell=partial(_progress, asked))
-    return {"drafts": len(drafted)}
+    refused: list[str] = []
+    drafted = month_close.draft(asked.month, now=now(), tell=partial(_progress, asked), refuse=refused.append)
+    return {"drafts": len(drafted), "refused": refused}
 
 
 def _issue(asked: InvoiceRun) -> dict[str, Any]:

@@ -8,8 +8,10 @@ the period's end is on none. No invoice is below zero: what is left of a credit 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -19,12 +21,17 @@ from django.db import connection, transaction
 from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import translation
 
-from billing import adjustments, lines, locks, money, numbering, pricing
+from billing import adjustments, lines, locks, money, numbering, overflow, pricing
 from billing.models import Account, Adjustment, ApiKey, CreditNote, DroppedInvoice, Invoice, InvoiceLine, UsageRecord
 from billing.periods import local_day, month_bounds
 from billing.phrases import gettext_noop, known_again, phrase
 
+log = logging.getLogger(__name__)
+
 Status = Invoice.Status
+
+Refuse = Callable[[str], None]
+"""Is told why a key has no draft."""
 
 TOGETHER = 20
 """Invoices in one transaction, where there are many: most statements are then one for all of them."""
@@ -42,8 +49,9 @@ FOREIGN = gettext_noop("%(name)s: %(count)s requests are in another currency tha
 MISFIT = gettext_noop(
     "%(name)s: the lines sum to %(lines)s, the records cost %(records)s: a record's parts do not sum to its cost"
 )
-REASONS = (*ALREADY.values(), NOTHING_LEFT, UNPRICED, FOREIGN, MISFIT)
-"""Why an invoice cannot be issued, as runs keep it."""
+NOT_KEPT = gettext_noop("%(name)s: the invoice cannot be kept: %(reason)s")
+REASONS = (*ALREADY.values(), NOTHING_LEFT, UNPRICED, FOREIGN, MISFIT, NOT_KEPT, overflow.TOO_LARGE)
+"""Why an invoice cannot be drafted or issued, as runs keep it."""
 
 
 class InvoiceError(Exception):
@@ -51,7 +59,7 @@ class InvoiceError(Exception):
 
 
 class IssueBlocked(InvoiceError):
-    """Why an invoice cannot be issued yet: one sentence per reason."""
+    """Why an invoice cannot be drafted or issued yet: one sentence per reason."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("; ".join(reasons))
@@ -64,10 +72,13 @@ def of_month(month: dt.date) -> QuerySet[Invoice]:
     return standing.order_by("account_name", "key_name", "pk")
 
 
-def draft(month: dt.date, *, account: Account | None = None, now: dt.datetime) -> list[Invoice]:
+def draft(
+    month: dt.date, *, account: Account | None = None, now: dt.datetime, refuse: Refuse = log.error
+) -> list[Invoice]:
     """Draft the month's invoices, or make their drafts anew: one per key with use or adjustments on no invoice yet.
 
-    Months that have not begun in an account's zone, and keys whose invoice of the month is issued, are left alone.
+    Months that have not begun in an account's zone, and keys whose invoice of the month is issued, are left alone. A
+    key whose invoice the database cannot keep holds up no other: `refuse` is told of it.
     """
     drafts = []
     for payer in [account] if account else Account.objects.all():
@@ -76,7 +87,7 @@ def draft(month: dt.date, *, account: Account | None = None, now: dt.datetime) -
             continue
         keys = list(_keys_to_draft(payer, month.replace(day=1), end))
         for at in range(0, len(keys), at_once()):
-            drafts += _draft_keys(payer, keys[at : at + at_once()], month.replace(day=1))
+            drafts += _draft_each(payer, keys[at : at + at_once()], month.replace(day=1), refuse)
     return drafts
 
 
@@ -84,7 +95,7 @@ def draft_again(key_ids: Collection[int]) -> None:
     """Make the drafts of these keys anew: what they bill has changed."""
     stale = Invoice.objects.filter(api_key__in=key_ids, status=Status.DRAFT).select_related("account", "api_key")
     for invoice in stale.order_by("month", "pk"):
-        _draft_keys(invoice.account, [invoice.api_key], invoice.month)
+        _draft_each(invoice.account, [invoice.api_key], invoice.month, log.error)
 
 
 def at_once() -> int:
@@ -99,9 +110,9 @@ def issue(invoice_id: int, *, now: dt.datetime) -> Invoice:
 
 def issue_together(invoice_ids: Sequence[int], *, now: dt.datetime) -> list[Invoice]:
     """The same of several, numbered in this order. Where something is in the way of one, none of them changes."""
-    key_ids = Invoice.objects.filter(pk__in=invoice_ids).values_list("api_key_id", flat=True)
-    with transaction.atomic():
-        locks.hold_each([("invoice", key_id) for key_id in key_ids])
+    asked = list(Invoice.objects.filter(pk__in=invoice_ids).only("api_key", "account_name", "key_name", "month"))
+    with _told_of(", ".join(map(_name, asked))), transaction.atomic():
+        locks.hold_each([("invoice", invoice.api_key_id) for invoice in asked])
         found = _locked(invoice_ids)
         for invoice in found:
             if invoice.status != Status.DRAFT:
@@ -231,6 +242,30 @@ def _keys_to_draft(account: Account, month: dt.date, period_end: dt.datetime) ->
     for rows in (used, adjusted, drafted):
         wanted |= Q(pk__in=rows.order_by().values("api_key"))
     return ApiKey.objects.filter(wanted, account=account).order_by("name", "pk")
+
+
+def _draft_each(account: Account, keys: Sequence[ApiKey], month: dt.date, refuse: Refuse) -> list[Invoice]:
+    """Together; where the database refuses that, key by key."""
+    try:
+        with _told_of(f"{account.name}/{keys[0].name} {month:%Y-%m}"):
+            return _draft_keys(account, keys, month)
+    except IssueBlocked as blocked:
+        if len(keys) > 1:
+            return [invoice for key in keys for invoice in _draft_each(account, [key], month, refuse)]
+        for reason in blocked.reasons:
+            refuse(reason)
+        return []
+
+
+@contextmanager
+def _told_of(name: str) -> Iterator[None]:
+    """What the database cannot keep of an invoice, as the reason why it cannot be made; around the transaction."""
+    try:
+        yield
+    except Exception as error:
+        if not overflow.is_of_data(error):
+            raise
+        raise IssueBlocked([phrase(NOT_KEPT, name=name, reason=overflow.reason(error))]) from error
 
 
 def _draft_keys(account: Account, keys: Sequence[ApiKey], month: dt.date) -> list[Invoice]:
@@ -366,6 +401,11 @@ def _month(invoice: Invoice) -> _Month:
     return invoice.api_key_id, invoice.month
 
 
+def _name(invoice: Invoice) -> str:
+    """A draft has no number."""
+    return f"{invoice.account_name}/{invoice.key_name} {invoice.month:%Y-%m}"
+
+
 def _totals(claim: _Claim, currencies: Mapping[int, str]) -> dict[int, _Totals]:
     """Of each of these keys; `currencies`: what its invoice is in."""
     found = {key_id: _Totals() for key_id in currencies}
@@ -391,7 +431,7 @@ def _totals(claim: _Claim, currencies: Mapping[int, str]) -> dict[int, _Totals]:
 
 def _blockers(invoice: Invoice, totals: _Totals) -> list[str]:
     """Why this cannot be billed, one sentence per reason."""
-    name = f"{invoice.account_name}/{invoice.key_name} {invoice.month:%Y-%m}"
+    name = _name(invoice)
     if not totals.worth_an_invoice:
         return [phrase(NOTHING_LEFT, name=name)]
     reasons: list[str] = []

@@ -4,6 +4,7 @@ by these functions; none of them does harm when it is done twice, or by two at o
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,13 @@ from zoneinfo import ZoneInfo
 from django.db import transaction
 from django.db.models import QuerySet
 
-from billing import audit, invoice_documents, invoices, rollups
+from billing import audit, invoice_documents, invoices, overflow, rollups
 from billing.meter_health import Readings
-from billing.models import Account, Adjustment, Invoice, OpenStream, RollupDue, UsageRecord
+from billing.models import Account, Adjustment, ApiKey, Invoice, OpenStream, RollupDue, UsageRecord
 from billing.periods import month_bounds, next_month
+from billing.phrases import phrase
+
+log = logging.getLogger(__name__)
 
 Tell = Callable[[int, int], None]
 """Is told how many steps are done, and how many there are."""
@@ -74,25 +78,36 @@ def say_nothing(done: int, total: int) -> None:
     """Where nobody waits to hear of progress."""
 
 
-def roll_up(tell: Tell = say_nothing) -> int:
-    """Rebuild all days that are due by now; returns how many. New ones that come meanwhile are left to the next."""
+def roll_up(tell: Tell = say_nothing, refuse: invoices.Refuse = log.error) -> int:
+    """Rebuild all days that are due by now; returns how many. New ones that come meanwhile are left to the next.
+
+    `refuse` is told of each key whose days cannot be.
+    """
     total = RollupDue.objects.order_by().values("api_key_id", "day").distinct().count()
     done = 0
-    while done < total and (rebuilt := rollups.rebuild_due(ROLLED_AT_ONCE)):
+    faults: dict[int, Exception] = {}
+    while done < total and (rebuilt := rollups.rebuild_due(ROLLED_AT_ONCE, refuse=faults.__setitem__)):
         done += rebuilt
         tell(min(done, total), total)
+    for key in ApiKey.objects.select_related("account").filter(pk__in=faults):
+        refuse(phrase(rollups.NOT_REBUILT, name=str(key), reason=overflow.reason(faults[key.pk])))
     return done
 
 
-def draft(month: dt.date, *, now: dt.datetime, tell: Tell = say_nothing) -> list[Invoice]:
-    """Roll up what is due and draft the month for all accounts. Steps are days to roll up and accounts."""
+def draft(
+    month: dt.date, *, now: dt.datetime, tell: Tell = say_nothing, refuse: invoices.Refuse = log.error
+) -> list[Invoice]:
+    """Roll up what is due and draft the month for all accounts. Steps are days to roll up and accounts.
+
+    `refuse` is told of each key that has no draft, or no roll-up, for what the database cannot keep.
+    """
     accounts = list(Account.objects.order_by("name"))
     days = RollupDue.objects.order_by().values("api_key_id", "day").distinct().count()
     total = days + len(accounts)
-    roll_up(lambda done, _total: tell(min(done, days), total))
+    roll_up(lambda done, _total: tell(min(done, days), total), refuse)
     drafted: list[Invoice] = []
     for at, account in enumerate(accounts, start=1):
-        drafted += invoices.draft(month, account=account, now=now)
+        drafted += invoices.draft(month, account=account, now=now, refuse=refuse)
         tell(days + at, total)
     return drafted
 

@@ -286,6 +286,8 @@ def _amount(count: int, units: Mapping[str, Fraction], bucket: str, model: str) 
     if bucket not in units:
         raise NoPrice(phrase(NO_BUCKET, bucket=bucket, model=model))
     unit = units[bucket]
+    if unit > MAX_NANOS:  # tier and long context may multiply a price past what an invoice's line holds
+        raise NoPrice(phrase(TOO_LARGE, model=model))
     return divide_half_even(count * unit.numerator, MILLION * unit.denominator)
 
 

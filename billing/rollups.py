@@ -5,18 +5,21 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db import DataError, IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import Count, Min, Model, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from billing import locks, quarters, seals
+from billing import locks, overflow, quarters, seals
 from billing.models import FlagRollup, RollupDue, UsageDay, UsageRecord, UsageRollup
+from billing.phrases import gettext_noop
 from billing.usage import BUCKETS
 
 log = logging.getLogger(__name__)
+
+NOT_REBUILT = gettext_noop("%(name)s: its days cannot be rolled up: %(reason)s")
 
 INTERRUPTED = (
     "client_left", "provider_cut", "provider_error", "stalled", "timed_out", "stopped", "gateway_lost", "shutdown",
@@ -70,6 +73,10 @@ DAY_SUMS = {
 """Column of UsageDay -> its sum over UsageRollup."""
 
 
+Refuse = Callable[[int, Exception], None]
+"""Is told of a key whose sums the database refuses, and why."""
+
+
 class Batch(NamedTuple):
     """Keys, each with all the days: what one transaction makes anew."""
 
@@ -86,18 +93,21 @@ class Batch(NamedTuple):
         return Q(api_key_id__in=self.keys, day__in=self.days)
 
 
-def rebuild_due(limit: int | None = None) -> int:
+def rebuild_due(limit: int | None = None, *, refuse: Refuse | None = None) -> int:
     """Rebuild every key's day that is due (at most `limit` of them), and return how many were.
 
-    A key whose data the database refuses does not hold up the others; its error is raised when they are done.
+    A key whose data the database refuses does not hold up the others: when they are done, `refuse` is told of it, or
+    its error is raised.
     """
     due = RollupDue.objects.order_by("day", "api_key_id").values_list("day", "api_key_id").distinct()[:limit]
     done = 0
-    faults: list[Exception] = []
+    faults: dict[int, Exception] = {}
     for batch in _batches(due):
         done += _rebuild_or_divide(batch, faults)
-    if faults:
-        raise faults[-1]
+    for key_id, error in faults.items():
+        if refuse is None:
+            raise error
+        refuse(key_id, error)
     return done
 
 
@@ -106,16 +116,18 @@ def rebuild(key_id: int, day: dt.date) -> int:
     return _rebuild(Batch([key_id], [day]))
 
 
-def _rebuild_or_divide(batch: Batch, faults: list[Exception]) -> int:
+def _rebuild_or_divide(batch: Batch, faults: dict[int, Exception]) -> int:
     """Rebuild a batch, and return how many keys' days were: one that fails is halved until the bad key stands alone."""
     try:
         _rebuild(batch)
-    except (DataError, IntegrityError) as error:
+    except Exception as error:
+        if not (isinstance(error, IntegrityError) or overflow.is_of_data(error)):
+            raise
         if half := len(batch.keys) // 2:
             parts = (batch.keys[:half], batch.keys[half:])
             return sum(_rebuild_or_divide(Batch(keys, batch.days), faults) for keys in parts)
         log.exception("the roll-up of key %s on %s to %s failed", batch.keys[0], batch.days[0], batch.days[-1])
-        faults.append(error)
+        faults[batch.keys[0]] = error
         return 0
     return batch.size
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from django.utils.translation import gettext
 
-from billing import adjustments, invoices, pricing, unpriced
+from billing import adjustments, invoices, pricing, rollups, unpriced
 from billing.ledger import corrections
 from billing.models import Adjustment
 from billing.phrases import Phrase, known_again
 
-STORED = [*pricing.REASONS, *invoices.REASONS, *corrections.REASONS, adjustments.CREDITS_LEFT, unpriced.RATED]
+STORED = [
+    *pricing.REASONS, *invoices.REASONS, rollups.NOT_REBUILT, *corrections.REASONS, adjustments.CREDITS_LEFT,
+    unpriced.RATED,
+]  # fmt: skip
 """Templates of what rows keep; `know` adds those of apps above."""
 
 

@@ -203,9 +203,12 @@ def _words(run: InvoiceRun) -> str:
 
 
 def _outcome(run: InvoiceRun) -> dict[str, Any] | None:
-    """What an issue came to: how many, and what stayed behind, with the reasons."""
-    if run.state != State.DONE or run.act != Act.ISSUE:
+    """What a run came to: how many are issued, and what stayed behind, with the reasons."""
+    if run.state != State.DONE:
         return None
+    if run.act == Act.DRAFT:
+        refused = list(map(stored_words, run.result.get("refused", ())))
+        return {"words": _("Not all could be rolled up and drafted."), "refused": refused} if refused else None
     issued = run.result["issued"]
     behind = dict(run.result["blocked"])
     standing = Invoice.objects.in_bulk(list(behind))

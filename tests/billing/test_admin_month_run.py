@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.timezone import now
 
-from billing import invoice_runs, invoices, jobs, proofs
+from billing import invoice_runs, invoices, jobs, overflow, proofs
 from billing.invoice_runs import State
 from billing.models import Invoice, InvoiceDocument, InvoiceRun, UsageRecord
 from billing.usage import TokenUsage
@@ -77,6 +77,17 @@ def test_draft_is_a_run(login: Login, world: World) -> None:
     invoice_runs.run(run.pk)
     told = client.get(reverse("admin:invoice_run_progress", args=[run.pk])).json()
     assert (told["open"], told["share"]) == (False, 100)
+
+
+def test_draft_names_whom_it_left_out(login: Login, world: World) -> None:
+    reason = f"northwind/production 2026-10: the invoice cannot be kept: {overflow.TOO_LARGE}"
+    InvoiceRun.objects.create(
+        act="draft", month=world.draft.month, state=State.DONE, finished_at=now(),
+        result={"drafts": 3, "refused": [reason]},
+    )  # fmt: skip
+    page = login("finance").get(run_url(month=world.draft.month)).text
+    assert "Not all could be rolled up and drafted." in page
+    assert reason in page
 
 
 def test_issue_asks_with_number_and_total(login: Login, world: World) -> None:

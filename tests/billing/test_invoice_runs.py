@@ -45,7 +45,7 @@ def done(run: InvoiceRun) -> InvoiceRun:
 def test_drafting_tells_how_far_it_is(key: ApiKey, user: User) -> None:
     make_record(key, utc(2026, 11, 3), MILLION)
     run = done(invoice_runs.ask_drafts(NOVEMBER, by=user))
-    assert (run.state, run.result, run.steps_done, run.steps_total) == (State.DONE, {"drafts": 1}, 2, 2)
+    assert (run.state, run.result, run.steps_done, run.steps_total) == (State.DONE, {"drafts": 1, "refused": []}, 2, 2)
     assert [invoice.status for invoice in Invoice.objects.all()] == ["draft"]
 
 

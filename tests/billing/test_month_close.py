@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection
 
-from billing import invoices, month_close
+from billing import invoices, month_close, overflow
 from billing.meter_health import Readings
 from billing.meter_health.readings import Journals
-from billing.models import ApiKey, AuditEntry, Invoice, InvoiceDocument, OpenStream, RollupDue, UsageRollup
+from billing.models import ApiKey, AuditEntry, Invoice, InvoiceDocument, OpenStream, RollupDue, UsageRecord, UsageRollup
 from billing.money import parse
 from billing.month_close import Compared, Kind
 from billing.usage import TokenUsage
@@ -50,6 +50,66 @@ def test_draft_rolls_up_first(key: ApiKey) -> None:
     assert [invoice.total_nanos for invoice in drafted] == [parse(5), parse(5)]
     assert (UsageRollup.objects.count(), RollupDue.objects.count()) == (2, 0)
     assert told == [(2, 4), (3, 4), (4, 4)]
+
+
+def make_overflow(key: ApiKey, month: int = 11) -> None:
+    """Two requests that a column holds one by one, and not together."""
+    dear = price(currency=key.account.currency, per_million={"input": parse(5 * 10**9)})
+    for hour in range(2):
+        make_record(key, utc(2026, month, 3, hour, 30), MILLION, version=dear)
+
+
+@pytest.fixture
+def beside(key: ApiKey) -> ApiKey:
+    """A key of the same account whose month no column holds."""
+    found = make_key(key.account, "beside")
+    make_record(key, utc(2026, 11, 3), MILLION)
+    make_record(make_key(make_account("southwind")), utc(2026, 11, 4), MILLION)
+    make_overflow(found)
+    return found
+
+
+def test_key_past_every_column_holds_up_no_other(beside: ApiKey) -> None:
+    refused: list[str] = []
+    drafted = month_close.draft(NOVEMBER, now=NOW, refuse=refused.append)
+    assert [str(invoice.api_key) for invoice in drafted] == ["northwind/production", "southwind/production"]
+    assert refused == [
+        f"northwind/beside: its days cannot be rolled up: {overflow.TOO_LARGE}",
+        f"northwind/beside 2026-11: the invoice cannot be kept: {overflow.TOO_LARGE}",
+    ]
+    assert (UsageRollup.objects.count(), RollupDue.objects.values("api_key").distinct().count()) == (2, 1)
+    assert len(month_close.issue(drafted, now=NOW).issued) == 2
+
+
+def test_drafts_past_every_column_are_not_issued(beside: ApiKey) -> None:
+    late = UsageRecord.objects.filter(api_key=beside, ended_at__gte=utc(2026, 11, 3, 1))
+    late.update(ended_at=utc(2026, 12, 3))
+    drafted = invoices.draft(NOVEMBER, now=NOW, refuse=pytest.fail)
+    late.update(ended_at=utc(2026, 11, 3))
+    outcome = month_close.issue(drafted, now=NOW)
+    assert len(outcome.issued) == 2
+    assert outcome.reasons == [f"northwind/beside 2026-11: the invoice cannot be kept: {overflow.TOO_LARGE}"]
+
+
+def test_line_that_no_column_holds_stops_one_key(key: ApiKey) -> None:
+    """A unit price alone may be too large: such a record is from before that was looked at when it was rated."""
+    record = make_record(key, utc(2026, 11, 3), TokenUsage(input=1))
+    UsageRecord.objects.filter(pk=record.pk).update(unit_prices={"input": 2**63})
+    make_record(make_key(key.account, "other"), utc(2026, 11, 3), MILLION)
+    refused: list[str] = []
+    (drafted,) = invoices.draft(NOVEMBER, now=NOW, refuse=refused.append)
+    assert drafted.key_name == "other"
+    assert refused == [f"northwind/production 2026-11: the invoice cannot be kept: {overflow.TOO_LARGE}"]
+
+
+def test_draft_made_again_may_fail(key: ApiKey, caplog: pytest.LogCaptureFixture) -> None:
+    make_overflow(key)
+    Invoice.objects.create(
+        account=key.account, api_key=key, month=NOVEMBER, currency="USD", timezone="UTC",
+        period_start=utc(2026, 11, 1, 0), period_end=utc(2026, 12, 1, 0),
+    )  # fmt: skip
+    invoices.draft_again([key.pk])
+    assert overflow.TOO_LARGE in caplog.text
 
 
 def test_clean_month_has_no_blocker(key: ApiKey) -> None:

@@ -122,6 +122,11 @@ def test_advisor_is_priced_apart() -> None:
         (TokenUsage(output=1), {"prices": (price(tiers={"flex": per_million(input="1")}),), "tier": "flex"}, "output"),
         (USUAL, {"parts": [Part("other", TokenUsage(input=1))]}, "model other"),
         (TokenUsage(output=10**12), {"prices": (price(per_million={"output": 2**62}),)}, "too large"),
+        (
+            TokenUsage(output=1),
+            {"prices": (price(per_million={"output": 2**62}, tiers=TIERS),), "tier": "priority"},
+            "too large",
+        ),
     ],
 )
 def test_missing_price_is_named(usage: TokenUsage, options: dict[str, Any], named: str) -> None:

@@ -33,13 +33,18 @@ class Command(BaseCommand):
     def handle(self, *args: Any, month: str, issue: bool, as_json: bool, **options: Any) -> None:
         now = timezone.now()
         first = _month(month, now)
-        rebuilt = month_close.roll_up(progress(self.stderr, "days rolled up"))
-        drafted = month_close.draft(first, now=now, tell=progress(self.stderr, "drafting, steps"))
+        refused: list[str] = []
+        rebuilt = month_close.roll_up(progress(self.stderr, "days rolled up"), refused.append)
+        drafted = month_close.draft(
+            first, now=now, tell=progress(self.stderr, "drafting, steps"), refuse=refused.append
+        )
         self.stderr.write(f"{month}: {rebuilt} days rolled up, {len(drafted)} invoices drafted")
         reasons = self._issue(drafted, now) if issue else []
         self._print(list(invoices.of_month(first).prefetch_related("lines")), as_json)
-        if reasons:
-            raise CommandError("not issued:\n" + "\n".join(f"- {reason}" for reason in reasons))
+        # What cannot be rolled up was told twice.
+        told = {"not rolled up or drafted": list(dict.fromkeys(refused)), "not issued": reasons}
+        if refused or reasons:
+            raise CommandError("\n".join(_listed(what, each) for what, each in told.items() if each))
 
     def _issue(self, drafted: list[Invoice], now: dt.datetime) -> list[str]:
         """Issue what can be issued; returns why the rest cannot."""
@@ -73,6 +78,10 @@ def _month(text: str, now: dt.datetime) -> dt.date:
     if first > (now + EARLIEST_ZONE).date():
         raise CommandError(f"{text} has not begun anywhere: close a month that has")
     return first
+
+
+def _listed(what: str, reasons: list[str]) -> str:
+    return "\n".join([f"{what}:", *(f"- {reason}" for reason in reasons)])
 
 
 def _row(invoice: Invoice) -> tuple[str, ...]:

@@ -12,9 +12,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
+from billing import overflow
 from billing.models import ApiKey, Invoice, UsageRollup
+from billing.money import parse
 from billing.usage import TokenUsage
-from tests.billing.factories import make_key, make_record
+from tests.billing.factories import make_key, make_record, price
 
 NOW = timezone.now()
 MONTH = f"{NOW:%Y-%m}"
@@ -100,6 +102,20 @@ def test_blocker_does_not_stop_the_drafts(key: ApiKey) -> None:
     make_record(key, NOW, service_tier="scale")
     (invoice,) = printed()
     assert (invoice["status"], invoice["unpriced"], invoice["total"]) == ("draft", 1, "0.00")
+
+
+def test_key_that_cannot_be_drafted_fails_with_reason(key: ApiKey) -> None:
+    dear = price(per_million={"input": parse(5 * 10**9)})
+    for _ in range(2):
+        make_record(key, NOW, TokenUsage(input=1_000_000), version=dear)
+    make_record(make_key(key.account, "other"), NOW)
+    with pytest.raises(CommandError) as told:
+        run("--issue")
+    assert str(told.value) == (
+        f"not rolled up or drafted:\n- northwind/production: its days cannot be rolled up: {overflow.TOO_LARGE}\n"
+        f"- northwind/production {MONTH}: the invoice cannot be kept: {overflow.TOO_LARGE}"
+    )
+    assert Invoice.objects.get().status == "open"
 
 
 def test_prints_a_table(key: ApiKey) -> None:
