@@ -19,7 +19,7 @@ from typing import Any
 from django.db.models import Q
 
 from billing.models import Account, ApiKey, CountFactor, Price
-from billing.pricing import LongContext, PriceVersion, version_at
+from billing.pricing import MAX_TOOL, LongContext, PriceVersion, version_at
 from billing.usage import BUCKETS
 
 logger = logging.getLogger(__name__)
@@ -263,7 +263,7 @@ def price_version(row: Price) -> PriceVersion:
         per_million={bucket: nanos for bucket in BUCKETS if (nanos := getattr(row, bucket)) is not None},
         tiers={tier: _tier(value) for tier, value in row.tiers.items()},
         long_context=_long_context(row.long_context),
-        server_tools={tool: int(nanos) for tool, nanos in row.server_tools.items()},
+        server_tools={tool[:MAX_TOOL]: int(nanos) for tool, nanos in row.server_tools.items()},
     )
 
 

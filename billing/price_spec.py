@@ -21,7 +21,7 @@ from typing import Any
 from billing import money
 from billing.phrases import at, gettext_noop, phrase, said_by
 from billing.phrases import phrase as _
-from billing.pricing import BASE_TIERS, MAX_NANOS
+from billing.pricing import BASE_TIERS, MAX_NANOS, MAX_TOOL
 from billing.usage import BUCKETS
 
 KEYS = ("model", "effective_from", "currency", "per_million", "tiers", "long_context", "server_tools")
@@ -179,9 +179,15 @@ def _long_context(value: Any) -> dict[str, Any] | None:
 
 def _server_tools(value: Any) -> dict[str, int]:
     """Tool -> nanos per request."""
-    return {
-        tool: _amount(price, f"server_tools.{tool}") for tool, price in _mapping(value or {}, "server_tools").items()
-    }
+    tools = _mapping(value or {}, "server_tools")
+    for tool in tools:
+        if len(tool) > MAX_TOOL:
+            what = _(
+                "%(tool)s has %(count)s characters; write the first %(most)s, by which it is billed",
+                tool=repr(tool), count=len(tool), most=MAX_TOOL,
+            )  # fmt: skip
+            raise ValueError(at("server_tools", what))
+    return {tool: _amount(price, f"server_tools.{tool}") for tool, price in tools.items()}
 
 
 def _plain(number: Decimal) -> str:

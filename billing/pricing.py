@@ -18,6 +18,9 @@ MILLION = 10**6
 MAX_NANOS = 2**63 - 1
 """What a column of the database holds."""
 
+MAX_TOOL = 60
+"""Characters of a server tool's name: those of `InvoiceLine.bucket`. A provider's longer one goes by its first ones."""
+
 MAX_REASON = 200
 """Characters of `UsageRecord.unpriced_reason`."""
 
@@ -293,14 +296,15 @@ def _amount(count: int, units: Mapping[str, Fraction], bucket: str, model: str) 
 
 def _tools(usage: TokenUsage, price: PriceVersion) -> list[Item]:
     """Server tools cost their price per request; neither tier nor long context changes it."""
-    used = {tool: count for tool, count in usage.server_tools.items() if count}
-    for tool in used:
-        if tool not in price.server_tools:
+    items = []
+    for name, count in usage.server_tools.items():
+        tool = name[:MAX_TOOL]
+        if count and tool not in price.server_tools:
             raise NoPrice(phrase(NO_TOOL, tool=tool, model=price.model))
-    return [
-        Item(price.model, tool, count, price.server_tools[tool], False, count * price.server_tools[tool], price.label)
-        for tool, count in used.items()
-    ]
+        if count:
+            unit = price.server_tools[tool]
+            items.append(Item(price.model, tool, count, unit, False, count * unit, price.label))
+    return items
 
 
 def shown(unit: Fraction) -> int:

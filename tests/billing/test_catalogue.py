@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from billing import keys
-from billing.catalogue import BillingCatalogue, LookUpLimit
+from billing.catalogue import BillingCatalogue, LookUpLimit, price_version
 from billing.models import Account, ApiKey, CatalogueVersion, Price
 from billing.pricing import LongContext
 
@@ -230,6 +230,11 @@ def test_price_row_is_translated(db: None) -> None:
     assert price.tiers == {"flex": Fraction(1, 2), "priority": {"input": 10}}
     assert price.long_context == LongContext(272_000, Fraction(2), Fraction(3, 2))
     assert (price.per_million, price.server_tools) == ({"input": 5, "output": 30}, {"web_search": 10**7})
+
+
+def test_long_tool_of_an_older_price_is_cut(db: None) -> None:
+    row = Price(model="gpt", effective_from=NOW, currency="USD", server_tools={"t" * 61: 5})
+    assert price_version(row).server_tools == {"t" * 60: 5}
 
 
 def test_changed_price_replaces_itself(db: None) -> None:

@@ -102,6 +102,13 @@ def test_line_that_no_column_holds_stops_one_key(key: ApiKey) -> None:
     assert refused == [f"northwind/production 2026-11: the invoice cannot be kept: {overflow.TOO_LARGE}"]
 
 
+def test_tool_of_any_length_is_drafted(key: ApiKey) -> None:
+    priced = price(server_tools={"t" * 60: parse(1)})
+    make_record(key, utc(2026, 11, 3), TokenUsage(server_tools={"t" * 300: 2}), version=priced)
+    (drafted,) = invoices.draft(NOVEMBER, now=NOW, refuse=pytest.fail)
+    assert [(line.bucket, line.amount_nanos) for line in drafted.lines.all()] == [("t" * 60, parse(2))]
+
+
 def test_draft_made_again_may_fail(key: ApiKey, caplog: pytest.LogCaptureFixture) -> None:
     make_overflow(key)
     Invoice.objects.create(

@@ -78,6 +78,10 @@ def test_zones_are_turned_to_utc() -> None:
         ({"long_context": {"above": 5, "input": 1}}, "long_context needs output"),
         ({"long_context": {"above": "5.5", "input": 1, "output": 1}}, "not a whole number of tokens"),
         ({"server_tools": {"web_search": "cheap"}}, r"server_tools\.web_search: 'cheap' is not an amount"),
+        (
+            {"server_tools": {"t" * 61: 1}},
+            "server_tools: 't+' has 61 characters; write the first 60",
+        ),
         ({"currency": "usd"}, "in capitals"),
         ({"effective_from": "2026-01-01"}, "with its zone"),
         ({"effective_from": dt.datetime(2026, 1, 1)}, "with its zone"),  # noqa: DTZ001 - naive on purpose

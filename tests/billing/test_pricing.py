@@ -87,6 +87,14 @@ def test_long_context_reprices_whole_request(usage: TokenUsage, tier: str, cost:
     assert rating.long_context is (usage.total_input > 272_000)
 
 
+def test_long_tool_goes_by_its_first_characters() -> None:
+    """A line of an invoice holds no more of it."""
+    usage = TokenUsage(server_tools={"t" * 60 + "x": 1, "t" * 60 + "y": 2})
+    items = rated(usage, price(server_tools={"t" * 60: 5})).items
+    assert [(item.bucket, item.quantity, item.amount_nanos) for item in items] == [("t" * 60, 1, 5), ("t" * 60, 2, 10)]
+    assert rated(usage, price()).unpriced_reason == f"no price for server tool {'t' * 60} of model gpt-5.6-sol"
+
+
 def test_server_tools_cost_per_request() -> None:
     usage = TokenUsage(input=100, output=50, server_tools={"web_search": 5, "web_fetch": 0})
     rating = rated(usage, price(server_tools=WEB_SEARCH))
