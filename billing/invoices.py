@@ -72,6 +72,14 @@ def of_month(month: dt.date) -> QuerySet[Invoice]:
     return standing.order_by("account_name", "key_name", "pk")
 
 
+def billed_at(model: str, instant: dt.datetime) -> str | None:
+    """The number of an issued invoice that has billed a model for a time with this instant: no price begins there."""
+    issued = Invoice.objects.filter(
+        status__in=(Status.OPEN, Status.PAID), period_start__lte=instant, period_end__gt=instant, lines__model=model
+    )
+    return issued.order_by("number").values_list("number", flat=True).first()
+
+
 def draft(
     month: dt.date, *, account: Account | None = None, now: dt.datetime, refuse: Refuse = log.error
 ) -> list[Invoice]:

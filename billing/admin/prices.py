@@ -17,13 +17,14 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from billing import invoices
 from billing.admin import price_preview_page, price_versions
 from billing.admin.access import KeptAdmin
 from billing.admin.display import UNKNOWN, badge, figure, moment, number, price_per_million
 from billing.admin.fields import ScaledField, TableField, model_name, read_currency
 from billing.admin.filters import Choice, ModelFilter
 from billing.admin.typed import DropdownFilter, ModelAdmin, ModelForm, NumberWidget
-from billing.models import Invoice, Price
+from billing.models import Price
 from billing.money import NANOS, parse, to_decimal
 from billing.phrases import said_by
 from billing.price_spec import describe_price, parse_price
@@ -123,12 +124,8 @@ class PriceForm(ModelForm[Price]):
         return {**spec, "per_million": per_million, **({"long_context": set_factors} if set_factors else {})}
 
     def _check_issued_periods(self) -> None:
-        model, start = self.cleaned_data["model"], self.cleaned_data["effective_from"]
-        issued = Invoice.objects.filter(
-            status__in=(Invoice.Status.OPEN, Invoice.Status.PAID), period_start__lte=start, period_end__gt=start,
-            lines__model=model,
-        ).values_list("number", flat=True)  # fmt: skip
-        if number := issued.first():
+        number = invoices.billed_at(self.cleaned_data["model"], self.cleaned_data["effective_from"])
+        if number:
             text = _("The invoice %(number)s has billed this model for that time already: choose a later start.")
             self.add_error("effective_from", ValidationError(text % {"number": number}))
 

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from billing import keys, money
+from billing import invoices, keys, money
 from billing.models import Account, ApiKey, Price
 from billing.phrases import Phrase, at, gettext_noop, parted, phrase
 from billing.phrases import phrase as _
@@ -277,7 +277,7 @@ def _plan_prices(plan: Plan, entries: list[PriceEntry]) -> None:
             continue
         seen[moment] = entry.path
         row = existing.get(moment) or Price(model=moment[0], effective_from=moment[1])
-        changed = [name for name, value in entry.fields.items() if getattr(row, name) != value]
+        changed = [name for name, value in entry.fields.items() if row.pk is None or getattr(row, name) != value]
         if row.pk is not None and changed and row.is_used():
             message = _(
                 "%(label)s has billed requests and never changes; add an entry with a new effective_from (it differs "
@@ -285,6 +285,12 @@ def _plan_prices(plan: Plan, entries: list[PriceEntry]) -> None:
                 label=row.label, columns=", ".join(changed),
             )  # fmt: skip
             plan.faults.add(entry.path, message)
+            continue
+        if changed and (number := invoices.billed_at(*moment)):
+            message = _(
+                "invoice %(number)s has billed this model for that time already; choose a later start", number=number
+            )
+            plan.faults.add(f"{entry.path}.effective_from", message)
             continue
         plan.save(row, _("price %(label)s", label=row.label), entry.fields)
 

@@ -9,10 +9,11 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from billing import keys
+from billing import invoices, keys
 from billing.models import Account, ApiKey, CatalogueVersion, Price
 from streaming import configuration, credentials
 from streaming.models import Model, Provider, Route
+from tests.billing.factories import make_record, utc
 from tests.streaming.configuration.files import VARIABLES, WHOLE, apply, changed, faults
 from tests.streaming.configuration.records import record
 
@@ -285,6 +286,19 @@ def test_unused_price_may_change() -> None:
     apply(WHOLE)
     said = apply(WHOLE.replace("input: 5,", "input: 6.5,"))
     assert said == ["price sol@2026-01-01T00:00:00Z: input 5 → 6.5"]
+
+
+def test_no_price_begins_within_an_issued_month() -> None:
+    apply(WHOLE)
+    key = ApiKey.objects.select_related("account").get()
+    make_record(key, utc(2026, 11, 3), model="sol")
+    (draft,) = invoices.draft(dt.date(2026, 11, 1), now=utc(2026, 12, 2))
+    number = invoices.issue(draft.pk, now=utc(2026, 12, 2)).number
+    said = f"invoice {number} has billed this model for that time already; choose a later start"
+    within = changed("prices.0.effective_from", "2026-11-15T00:00:00Z")
+    assert faults(within) == [f"prices[0].effective_from: {said}"]
+    assert apply(within.replace("2026-11-15", "2026-12-15")) == ["price sol@2026-12-15T00:00:00Z: newly created"]
+    assert apply(WHOLE) == []
 
 
 @pytest.mark.parametrize(("name", "value"), [("timezone", "UTC"), ("currency", "EUR")])
