@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from zoneinfo import ZoneInfo
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
 
 from billing.phrases import phrase as _
+
+NO_PLACE = frozenset({"Factory", "localtime", "posixrules"})
+"""Names in the tz database's folder that stand for a host's own zone, or for none."""
+
+
+@cache
+def zones() -> frozenset[str]:
+    """The time zones that an account or the seller may have, by their names in the tz database."""
+    return frozenset(zone for zone in available_timezones() - NO_PLACE if not zone.startswith(("posix/", "right/")))
 
 
 def local_day(instant: dt.datetime, zone: ZoneInfo) -> dt.date:

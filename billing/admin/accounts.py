@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-from zoneinfo import available_timezones
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -28,25 +27,23 @@ from billing.admin.filters import ActiveFilter
 from billing.admin.typed import ModelForm, SelectWidget
 from billing.models import Account, ApiKey, Invoice, OpenStream, UsageRecord, one_version
 from billing.money import NANO_PLACES
+from billing.periods import zones
 
 OPERATED = ("name", "timezone", "currency")
 BILLED = ("legal_name", "address", "tax_id", "tax_rate_ppm", "due_days", "language")
 LANGUAGES = [("en", "English"), ("zh-Hant", "繁體中文")]
 
 
-def zones() -> list[tuple[str, str]]:
-    """The time zones that can be chosen, UTC first."""
-    named = sorted(
-        zone for zone in available_timezones() if "/" in zone and not zone.startswith(("Etc/", "posix/", "right/"))
-    )
-    return [("UTC", "UTC"), *((zone, zone) for zone in named)]
+def zone_choices(own: str = "UTC") -> list[tuple[str, str]]:
+    """The time zones that can be chosen, UTC first; an account's own is among them, whichever it is."""
+    return [(zone, zone) for zone in ("UTC", *sorted((zones() | {own}) - {"UTC"}))]
 
 
 class AccountForm(ModelForm[Account]):
     """An account, with its tax rate in per cent."""
 
     timezone = forms.ChoiceField(
-        label=gettext_lazy("time zone"), choices=zones, widget=SelectWidget(), initial="UTC",
+        label=gettext_lazy("time zone"), choices=zone_choices, widget=SelectWidget(), initial="UTC",
         help_text=gettext_lazy("Days and months are cut in this zone. The first request locks it."),
     )  # fmt: skip
     language = forms.ChoiceField(label=gettext_lazy("language"), choices=LANGUAGES, widget=SelectWidget(), initial="en")
@@ -56,6 +53,11 @@ class AccountForm(ModelForm[Account]):
         model = Account
         fields = (*OPERATED, *BILLED)
         help_texts = {"currency": gettext_lazy("ISO code, such as USD or TWD. The first request locks it.")}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "timezone" in self.fields:  # not where the account is used
+            cast(forms.ChoiceField, self.fields["timezone"]).choices = zone_choices(self.instance.timezone)
 
     def clean_currency(self) -> str:
         return read_currency(self.cleaned_data["currency"])

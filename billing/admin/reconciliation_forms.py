@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from billing import quarters
-from billing.admin.accounts import zones
+from billing.admin.accounts import zone_choices
 from billing.admin.display import number
 from billing.admin.fields import read_currency
 from billing.admin.typed import FileWidget, PlainSelectWidget, SelectWidget, TextsWidget, TextWidget
@@ -114,7 +114,7 @@ class MappingForm(forms.Form):
     """What the columns of a file mean, and in which units. `columns()`, `units()` are its two halves for the page."""
 
     zone = forms.ChoiceField(
-        label=gettext_lazy("time zone"), choices=zones, widget=SelectWidget(),
+        label=gettext_lazy("time zone"), choices=zone_choices, widget=SelectWidget(),
         help_text=gettext_lazy("Whose days the file counts. Providers mostly count in UTC."),
     )  # fmt: skip
     currency = forms.CharField(label=gettext_lazy("currency"), max_length=3, widget=TextWidget())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from zoneinfo import available_timezones
-
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models
@@ -12,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from billing.models.catalogue import CatalogueRow
 from billing.money import is_currency
+from billing.periods import zones
 
 
 class Account(CatalogueRow):
@@ -39,11 +38,11 @@ class Account(CatalogueRow):
 
     def clean(self) -> None:
         """Zone and currency must exist, and stay what they are once there is use (which a trigger guards as well)."""
-        if self.timezone not in available_timezones():
+        before = type(self).objects.filter(pk=self.pk).first() if self.pk else None
+        if self.timezone not in zones() and not (before and before.timezone == self.timezone):
             raise ValidationError({"timezone": _("Write a zone of the tz database, for example Asia/Taipei.")})
         if not is_currency(self.currency):
             raise ValidationError({"currency": _("Write an ISO 4217 code in capitals, for example USD.")})
-        before = type(self).objects.filter(pk=self.pk).first() if self.pk else None
         for field in ("timezone", "currency"):
             if before and getattr(before, field) != getattr(self, field) and before.is_used():
                 raise ValidationError({field: _("This was locked by the account's first request.")})

@@ -8,13 +8,13 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import ipaddress
-import zoneinfo
 from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from billing import money
+from billing.periods import zones
 from billing.phrases import phrase as _
 
 Value = TypeVar("Value")
@@ -160,7 +160,7 @@ def instant(value: Any) -> dt.datetime:
 
 def zone(value: Any) -> str:
     """A time zone of the IANA database."""
-    if not isinstance(value, str) or value not in zoneinfo.available_timezones():
+    if not isinstance(value, str) or value not in zones():
         raise ValueError(_("%(value)s is not a time zone; write one such as Asia/Taipei or UTC", value=shown(value)))
     return value
 

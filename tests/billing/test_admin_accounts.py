@@ -160,6 +160,17 @@ def test_tax_rate_is_exact(login: Login) -> None:
     assert 'value="8.875"' in client.get(page(account)).text
 
 
+@pytest.mark.parametrize("zone", ["Japan", "Etc/GMT-8", "localtime"])
+def test_own_zone_is_chosen(login: Login, zone: str) -> None:
+    """Whatever it is: even one that may not be chosen any more."""
+    account = make_account("unused", timezone=zone)
+    client = login("root")
+    assert f'<option value="{zone}" selected' in client.get(page(account)).text
+    assert client.post(page(account), form(timezone=zone, name="unused")).status_code == 302
+    account.refresh_from_db()
+    assert (account.timezone, account.legal_name) == (zone, "Renamed Ltd")
+
+
 def test_use_locks_zone_and_currency(login: Login, world: World) -> None:
     zone = world.northwind.timezone
     assert login("root").post(page(world.northwind), form()).status_code == 302
@@ -168,7 +179,10 @@ def test_use_locks_zone_and_currency(login: Login, world: World) -> None:
     assert world.northwind.name == "renamed"
 
 
-@pytest.mark.parametrize(("field", "value"), [("timezone", "Mars/Base"), ("currency", "XQX"), ("tax_rate_ppm", "101")])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("timezone", "Mars/Base"), ("timezone", "Factory"), ("currency", "XQX"), ("tax_rate_ppm", "101")],
+)
 def test_bad_fields_are_refused(login: Login, field: str, value: str) -> None:
     account = Account.objects.create(name="unused")
     response = login("root").post(page(account), form(**{field: value}))

@@ -365,7 +365,12 @@ def test_used_account_may_change_otherwise(db: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"), [({"timezone": "Mars/Olympus"}, "tz database"), ({"currency": "usd"}, "ISO 4217")]
+    ("fields", "told"),
+    [
+        ({"timezone": "Mars/Olympus"}, "tz database"),
+        ({"timezone": "localtime"}, "tz database"),
+        ({"currency": "usd"}, "ISO 4217"),
+    ],
 )
 def test_account_names_real_zone_and_currency(db: None, fields: dict[str, str], told: str) -> None:
     with pytest.raises(ValidationError, match=told):

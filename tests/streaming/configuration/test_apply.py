@@ -64,6 +64,8 @@ BAD_VALUES = [
     ("prices.0.per_million", "{input: 0.0000000001}", "prices[0].per_million.input: 1E-10 has more than nine"),
     ("prices.0.long_context", "{above: 5}", "prices[0]"),
     ("accounts.0.timezone", "Asia/Taipeh", "accounts[0].timezone: 'Asia/Taipeh' is not a time zone"),
+    ("accounts.0.timezone", "localtime", "accounts[0].timezone: 'localtime' is not a time zone"),
+    ("accounts.0.timezone", "Factory", "accounts[0].timezone: 'Factory' is not a time zone"),
     ("accounts.0.currency", "usd", "accounts[0].currency: 'usd' is no currency"),
     ("accounts.0.active", "1", "accounts[0].active: must be true or false, not 1"),
     ("accounts.0.billing.tax_rate", "5", "accounts[0].billing.tax_rate: must be between 0 and 1, not 5; write"),
