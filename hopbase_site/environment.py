@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
+from billing.periods import zones
+
 Value = TypeVar("Value")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 WORDS = {
@@ -51,9 +53,26 @@ def _read(name: str, default: Value, parse: Callable[[str], Value], wanted: str)
         raise ImproperlyConfigured(f"{name}={text!r} is not {wanted}: mend it in the environment or in .env") from None
 
 
-def text(name: str, default: str) -> str:
-    """A setting that may be any text; empty counts as unset."""
-    return _read(name, default, str, "text")
+def text(name: str, default: str, *, longest: int | None = None) -> str:
+    """A setting that may be any text, of so many characters at most; empty counts as unset."""
+
+    def parse(words: str) -> str:
+        if longest is not None and len(words) > longest:
+            raise ValueError
+        return words
+
+    return _read(name, default, parse, "text" if longest is None else f"a text of at most {longest} characters")
+
+
+def zone(name: str) -> str:
+    """A time zone; UTC by default."""
+
+    def parse(word: str) -> str:
+        if word not in zones():
+            raise ValueError
+        return word
+
+    return _read(name, "UTC", parse, "a zone of the tz database, for example Asia/Taipei")
 
 
 def choice(name: str, words: tuple[str, ...]) -> str:

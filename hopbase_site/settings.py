@@ -49,10 +49,10 @@ ALARM_WEBHOOK_URL = environment.web_address("HOPBASE_ALARM_WEBHOOK_URL")
 ALARM_WEBHOOK_SECRET = environment.text("HOPBASE_ALARM_WEBHOOK_SECRET", "")
 PUBLIC_URL = environment.text("HOPBASE_PUBLIC_URL", "http://127.0.0.1:8000")
 SELLER = {
-    "name": environment.text("HOPBASE_SELLER_NAME", ""),
+    "name": environment.text("HOPBASE_SELLER_NAME", "", longest=200),
     "address": environment.text("HOPBASE_SELLER_ADDRESS", ""),
-    "tax_id": environment.text("HOPBASE_SELLER_TAX_ID", ""),
-    "zone": environment.text("HOPBASE_SELLER_ZONE", "UTC"),
+    "tax_id": environment.text("HOPBASE_SELLER_TAX_ID", "", longest=64),
+    "zone": environment.zone("HOPBASE_SELLER_ZONE"),
 }
 RECORDS_KEEP_MONTHS = environment.months("HOPBASE_RECORDS_KEEP_MONTHS")
 RECORDS_ARCHIVE = environment.folder(

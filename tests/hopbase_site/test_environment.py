@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from hopbase_site import environment
 
+ROOT = Path(__file__).parents[2]
 NAME = "HOPBASE_TESTED"
 READERS: dict[str, Callable[[], Any]] = {
     "flag": lambda: environment.flag(NAME, False),
@@ -22,7 +26,8 @@ READERS: dict[str, Callable[[], Any]] = {
     "networks": lambda: environment.networks(NAME),
     "bounds": lambda: environment.bounds(NAME, (90, 150)),
     "items": lambda: environment.items(NAME, ["a"]),
-    "text": lambda: environment.text(NAME, "t"),
+    "text": lambda: environment.text(NAME, "t", longest=3),
+    "zone": lambda: environment.zone(NAME),
     "months": lambda: environment.months(NAME),
     "folder": lambda: environment.folder(NAME),
     "choice": lambda: environment.choice(NAME, ("console", "json")),
@@ -44,6 +49,9 @@ READERS: dict[str, Callable[[], Any]] = {
         ("choice", "JSON", "json"),
         ("items", "", ["a"]),
         ("text", "", "t"),
+        ("text", "a b", "a b"),
+        ("zone", "Asia/Taipei", "Asia/Taipei"),
+        ("zone", "", "UTC"),
         ("count", "", 3),
         ("months", "13", 13),
         ("months", "", 0),
@@ -76,12 +84,33 @@ def test_value_is_read(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, 
         ("bounds", "5", "two whole numbers"),
         ("bounds", "9,5", "two whole numbers"),
         ("choice", "xml", "console or json"),
+        ("text", "abcd", "a text of at most 3 characters"),
+        ("zone", "Asia/Taipeh", "a zone of the tz database, for example Asia/Taipei"),
+        ("zone", "localtime", "a zone of the tz database"),
+        ("zone", "/etc/passwd", "a zone of the tz database"),
     ],
 )
 def test_fault_names_the_variable(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, wanted: str) -> None:
     monkeypatch.setenv(NAME, text)
     with pytest.raises(ImproperlyConfigured, match=f"^{NAME}='{text}' is not {wanted}.*mend it"):
         READERS[reader]()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HOPBASE_SELLER_ZONE", "Asia/Taipeh"),
+        ("HOPBASE_SELLER_NAME", "n" * 201),
+        ("HOPBASE_SELLER_TAX_ID", "1" * 65),
+    ],
+)
+def test_seller_that_no_invoice_holds_stops_every_command(name: str, value: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "import hopbase_site.settings"], cwd=ROOT, env={**os.environ, name: value},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert f"ImproperlyConfigured: {name}='{value}' is not a" in ended.stderr
 
 
 def test_environment_wins_over_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
