@@ -38,11 +38,17 @@ def day_start(day: dt.date, zone: ZoneInfo) -> dt.datetime:
 def parse_month(text: str) -> dt.date:
     """`YYYY-MM` as the month's first day; ValueError says what is wrong."""
     try:
-        return dt.date.fromisoformat(f"{text}-01")
+        first = dt.date.fromisoformat(f"{text}-01")
     except ValueError:
+        first = dt.date.min
+    if not 2000 <= first.year <= 2999:
         raise ValueError(
-            _("%(text)s is not a month: write it as YYYY-MM, for example 2026-11", text=repr(text))
-        ) from None
+            _(
+                "%(text)s is not a month of the years 2000 to 2999: write it as YYYY-MM, for example 2026-11",
+                text=repr(text),
+            )
+        )
+    return first
 
 
 def next_month(first: dt.date) -> dt.date:

@@ -31,6 +31,9 @@ NOT_AN_INSTANT = gettext_noop(
 NOT_EXACT = gettext_noop(
     "%(value)s is not an exact instant: write it with its zone and in whole seconds, for example 2026-01-01T00:00:00Z"
 )
+EARLIEST, LATEST = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(2999, 12, 31, tzinfo=dt.UTC))
+"""Between these a version begins: its label names the year in four digits."""
+
 MAX_MODEL = 200
 """Characters of `Price.model`."""
 
@@ -87,6 +90,8 @@ def _mapping(value: Any, name: str, allowed: tuple[str, ...] | None = None) -> M
     for key in value:
         if not isinstance(key, str) or not key:
             raise ValueError(at(name, _("the key %(key)s must be text", key=repr(key))))
+        if "\x00" in key:
+            raise ValueError(at(name, _("the key %(key)s holds a NUL character; remove it", key=repr(key))))
         if allowed and key not in allowed:
             raise ValueError(
                 at(name, _("unknown key %(key)s; it may have %(known)s", key=repr(key), known=", ".join(allowed)))
@@ -98,6 +103,10 @@ def _model(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_MODEL:
         what = _("model must be a name of 1 to %(most)s characters; it is %(value)s", most=MAX_MODEL, value=repr(value))
         raise ValueError(at("price", what))
+    if "\x00" in value or any(letter.isspace() for letter in value):
+        raise ValueError(
+            at("model", _("%(name)s has a space or a NUL character in it; a model's name has none", name=repr(value)))
+        )
     return value
 
 
@@ -110,6 +119,11 @@ def _instant(value: Any) -> dt.datetime:
             raise ValueError(at("effective_from", phrase(NOT_AN_INSTANT, value=repr(value)))) from None
     if not isinstance(value, dt.datetime) or value.tzinfo is None or value.microsecond:
         raise ValueError(at("effective_from", phrase(NOT_EXACT, value=value)))
+    # Aware moments compare without a detour by UTC, which the calendar's first and last day may not have.
+    if not EARLIEST <= value <= LATEST:
+        raise ValueError(
+            at("effective_from", _("%(value)s is out of range; write a year from 1970 to 2999", value=value))
+        )
     return value.astimezone(dt.UTC)
 
 
@@ -148,7 +162,7 @@ def _factor(value: Any, name: str) -> str:
 
 def _tiers(value: Any) -> dict[str, str | dict[str, int]]:
     tiers: dict[str, str | dict[str, int]] = {}
-    for tier, price in _mapping(value or {}, "tiers").items():
+    for tier, price in _mapping({} if value is None else value, "tiers").items():
         if tier in BASE_TIERS:
             if not isinstance(price, Mapping) and _factor(price, f"tiers.{tier}") == "1":
                 continue  # which is what it means
@@ -179,7 +193,7 @@ def _long_context(value: Any) -> dict[str, Any] | None:
 
 def _server_tools(value: Any) -> dict[str, int]:
     """Tool -> nanos per request."""
-    tools = _mapping(value or {}, "server_tools")
+    tools = _mapping({} if value is None else value, "server_tools")
     for tool in tools:
         if len(tool) > MAX_TOOL:
             what = _(

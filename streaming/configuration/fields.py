@@ -155,7 +155,12 @@ def instant(value: Any) -> dt.datetime:
                 value=value,
             )
         )
-    return value.astimezone(dt.UTC)
+    try:
+        return value.astimezone(dt.UTC)
+    except OverflowError:
+        raise ValueError(
+            _("%(value)s is out of range; write a moment such as 2027-01-01T00:00:00Z", value=value)
+        ) from None
 
 
 def zone(value: Any) -> str:

@@ -26,6 +26,8 @@ from streaming.configuration.text import NotReadable, dump, expand, load
         ("null", None),
         ("2026-01-01T00:00:00Z", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
         ("2026-01-01T08:00:00+08:00", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        ("2026-13-41", "2026-13-41"),
+        ("2026-02-30T00:00:00Z", "2026-02-30T00:00:00Z"),
         ('{"a": [1.50]}', {"a": [Decimal("1.50")]}),
     ],
 )
@@ -44,7 +46,6 @@ def test_values_are_exact(text: str, value: object) -> None:
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ("? [1]\n: 2", "line 1"),
         ("\t- a", "line 1"),
-        ("a: 2026-13-41", "month must be in 1..12"),
     ],
 )
 def test_mistakes_are_one_line(text: str, said: str) -> None:

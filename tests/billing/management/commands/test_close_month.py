@@ -127,7 +127,12 @@ def test_prints_a_table(key: ApiKey) -> None:
 
 @pytest.mark.parametrize(
     ("month", "told"),
-    [("november", "write it as YYYY-MM"), ("2026-13", "write it as YYYY-MM"), ("2999-01", "not begun")],
+    [
+        ("november", "write it as YYYY-MM"),
+        ("2026-13", "write it as YYYY-MM"),
+        ("0001-01", "years 2000 to 2999"),
+        ("2999-01", "not begun"),
+    ],
 )
 def test_bad_month_is_one_line(db: None, month: str, told: str) -> None:
     with pytest.raises(CommandError, match=told) as refused:
