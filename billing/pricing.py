@@ -149,9 +149,14 @@ def rate(
         if cost > MAX_NANOS:
             raise NoPrice(phrase(TOO_LARGE, model=model))
     except NoPrice as missing:
-        unrated = [item for part in parts for item in _unrated(part)]
-        return Rating(0, dict.fromkeys(BUCKETS, 0), {}, unrated, unpriced_reason=str(missing)[:MAX_REASON])
+        return unrated(str(missing), parts)
     return replace(own, cost_nanos=cost, items=tuple(items))
+
+
+def unrated(reason: str, parts: Sequence[Part]) -> Rating:
+    """A rating of zeros: a request that waits for a price."""
+    items = [item for part in parts for item in _unrated(part)]
+    return Rating(0, dict.fromkeys(BUCKETS, 0), {}, items, unpriced_reason=reason[:MAX_REASON])
 
 
 def parts_of(items: Sequence[Item]) -> list[Part]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from django.db import IntegrityError
 from django.utils.timezone import now
 
-from billing.ledger import checkpoints, corrections, late
+from billing.ledger import checkpoints, corrections, late, terms
 from billing.ledger.cleaning import clean_text
 from billing.ledger.entries import BroughtObjects, Checkpoint, OpenRow, Settlement, Told
 from billing.ledger.rows import attempt_rows, object_rows, open_row, record_row
@@ -33,7 +33,10 @@ NamesById = dict[uuid.UUID, str]
 
 @dataclass(slots=True)
 class Group:
-    """What is written together. `bare`: records go in without their raw usage. `told`: what checkpoints bring back."""
+    """What is written together. `bare`: records go in without their raw usage. `told`: what checkpoints bring back.
+
+    `locked`: the terms of accounts that are known to have a record; `settled`: of those that have one by this group.
+    """
 
     openings: list[OpenRow] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
@@ -43,6 +46,8 @@ class Group:
     leaving: list[uuid.UUID] = field(default_factory=list)
     bare: bool = False
     told: Told = field(default_factory=Told)
+    locked: Mapping[int, terms.Terms] = field(default_factory=dict)
+    settled: dict[int, terms.Terms] = field(default_factory=dict)
 
 
 def write(group: Group, known: NamesById, using: str) -> dict[uuid.UUID, str]:
@@ -52,7 +57,9 @@ def write(group: Group, known: NamesById, using: str) -> dict[uuid.UUID, str]:
     if group.checkpoints:
         group.told = checkpoints.write(group.checkpoints, ChainMap(given, known), using)
     _remember(group.brought, using)
-    _settle(standing, ChainMap(given, known), using, bare=group.bare)
+    group.settled = terms.of_accounts(standing, group.locked, using)
+    held = [terms.held(one, group.settled[one.open.account_id]) for one in standing]
+    _settle(held, ChainMap(given, known), using, bare=group.bare)
     gone = [*(settlement.open.id for settlement in group.settlements), *group.discards]
     OPEN_STREAMS.remove(gone, using)
     if group.leaving:

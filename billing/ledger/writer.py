@@ -27,6 +27,7 @@ from billing.ledger import events, groups
 from billing.ledger.entries import BroughtObjects, Checkpoint, Leaving, OpenRow, Settlement, Told
 from billing.ledger.journal import Journal, Kept
 from billing.ledger.silence import SilenceWatch
+from billing.ledger.terms import Terms
 from billing.request_ids import request_id
 
 logger = logging.getLogger(__name__)
@@ -118,6 +119,8 @@ class Ledger:
         """Whether a client waits for something that is queued."""
         self._kept: deque[Entry] = deque()
         self._names: dict[uuid.UUID, str] = dict(names or {})
+        self._locked: dict[int, Terms] = {}
+        """What accounts have for good, since they have a record."""
         self._pause_s = 0.0
         self._retry_at = 0.0
         self._stop_by: float | None = None
@@ -280,9 +283,12 @@ class Ledger:
 
     def _transact(self, entries: Sequence[Entry], *, bare: bool) -> tuple[groups.NamesById, Told]:
         group = grouped(entries, bare=bare)
+        group.locked = self._locked
         with self._silence.over(connections[self._using]), self._atomic(self._using):
             limit_waiting(connections[self._using])
-            return groups.write(group, self._names, self._using), group.told
+            given = groups.write(group, self._names, self._using)
+        self._locked.update(group.settled)
+        return given, group.told
 
     def _resolve(self, entries: Sequence[Entry], given: groups.NamesById, told: Told) -> None:
         self._pause_s = 0.0

@@ -9,7 +9,7 @@ import pytest
 from billing.ledger import Ledger
 from billing.ledger.groups import ATTEMPTS, OBJECTS, OPEN_STREAMS, RECORDS
 from billing.ledger.rows import attempt_rows, object_rows, open_row, record_row
-from billing.models import ApiKey, Attempt, OpenStream, RollupDue, UsageRecord
+from billing.models import Account, ApiKey, Attempt, OpenStream, RollupDue, UsageRecord
 from billing.usage import MAX_COUNT, TokenUsage
 from tests.billing.ledger.entries import ENDED, PROCESS, RAW, STARTED, attempt, brought, opening, settlement
 
@@ -104,6 +104,7 @@ def test_attempts_are_kept(ledger: Ledger, key: ApiKey) -> None:
     ],
 )
 def test_end_decides_the_day(ledger: Ledger, key: ApiKey, zone: str, day: dt.date, hour: dt.datetime) -> None:
+    Account.objects.update(timezone=zone)
     row = opening(key)
     ledger.settle(settlement(row, zone=zone)).result(5)
     kept = UsageRecord.objects.get(id=row.id)
