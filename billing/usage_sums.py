@@ -21,6 +21,7 @@ from django.db.models.functions import Coalesce
 
 from billing import seals
 from billing.models import RollupDue, UsageDay, UsageRecord
+from billing.money import NANOS
 from billing.rollups import ESTIMATED, INTERRUPTED
 from billing.usage import BUCKETS
 
@@ -88,13 +89,34 @@ class DaySum(Sum):
     convert_value = property(lambda self: self._convert_value_noop)
 
 
-OF_DAYS = {name: DaySum(name) for name in NAMES}
+class MoneySum(DaySum):
+    """A sum of nanos, however large: SQLite, whose sums end at 2^63, sums whole units and the rest apart."""
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        column = "%(expressions)s"
+        units = f"{column} / {NANOS}"
+        template = f"SUM({units}) || ' ' || SUM({column} - {units} * {NANOS})"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def get_db_converters(self, connection: Any) -> list[Any]:
+        return [_joined] if connection.vendor == "sqlite" else []
+
+
+def _joined(value: str | None, *_context: object) -> int | None:
+    if value is None:
+        return None
+    units, rest = value.split()
+    return int(units) * NANOS + int(rest)
+
+
+OF_DAYS = {**{name: DaySum(name) for name in NAMES}, "cost_nanos": MoneySum("cost_nanos")}
 OF_RECORDS = {
     "requests": Count("*"),
     "interrupted": Count("id", filter=Q(ending__in=INTERRUPTED)),
     "estimated": Count("id", filter=Q(metering__in=ESTIMATED)),
     "unpriced": Count("id", filter=Q(unpriced=True)),
-    **{name: Coalesce(Sum(name), 0) for name in (*BUCKETS, "reasoning", "cost_nanos")},
+    **{name: Coalesce(Sum(name), 0) for name in (*BUCKETS, "reasoning")},
+    "cost_nanos": MoneySum("cost_nanos"),
 }
 
 

@@ -55,6 +55,19 @@ def test_every_measure_is_summed(key: ApiKey) -> None:
     }
 
 
+@pytest.mark.parametrize("rolled_up", [True, False])
+def test_cost_may_pass_what_a_column_holds(key: ApiKey, rolled_up: bool) -> None:
+    """Two keys whose days each fit, on pages that sum over both."""
+    dear = price(per_million={"input": 5 * 10**18 + 1})
+    for owner in (key, make_key(key.account, "other")):
+        make_record(owner, utc(2026, 11, 3), TokenUsage(input=1_000_000), version=dear)
+    if rolled_up:
+        rollups.rebuild_due()
+    for by in ((), ("account",)):
+        (found,) = sums(NOVEMBER, by).values()
+        assert found.cost_nanos == 10**19 + 2
+
+
 def test_nothing_sums_to_zeros(db: None) -> None:
     assert sums(NOVEMBER, ()) == {(): Figures()}
     assert sums(NOVEMBER, ("day",)) == {}
