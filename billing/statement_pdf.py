@@ -9,6 +9,7 @@ from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from billing import money
+from billing.invoice_parts import Part, part_words
 from billing.pdf import Document, PdfColumn
 from billing.statements import Billed, Statement, Used, head, issued_on
 from billing.usage_report import cost_nanos
@@ -31,6 +32,7 @@ def render(statement: Statement, as_of: dt.datetime) -> bytes:
     document.facts(head(statement, as_of))
     _summary(document, statement)
     _use(document, statement)
+    _parts(document, statement)
     _adjustments(document, statement)
     _invoices(document, statement)
     _notes(document, statement)
@@ -86,6 +88,22 @@ def _use_row(statement: Statement, one: Used) -> list[str]:
         one.key, one.model, f"{figures.requests:,}", f"{figures.input:,}", f"{figures.prompt - figures.input:,}",
         f"{figures.output:,}", _money(statement, cost_nanos(figures), money.NANO_PLACES),
     ]  # fmt: skip
+
+
+def _parts(document: Document, statement: Statement) -> None:
+    if not statement.parts:
+        return
+    document.section(_("Use by invoice"))
+    cost = PdfColumn(_("Cost, %(currency)s") % {"currency": statement.account.currency}, 2.6, right=True)
+    columns = [PdfColumn(_("Invoice"), 3), PdfColumn(_("Key"), 2.2), PdfColumn(_("Month"), 1.2), cost]
+    total = [_("Total"), "", "", _money(statement, statement.total.cost_nanos, money.NANO_PLACES)]
+    document.table(columns, [_part_row(statement, part) for part in statement.parts], [total])
+
+
+def _part_row(statement: Statement, part: Part) -> list[str]:
+    (invoice,) = part.invoices if len(part.invoices) == 1 else (None,)
+    about = [invoice.key_name, f"{invoice.month:%Y-%m}"] if invoice else ["", ""]
+    return [part_words(part), *about, _money(statement, part.cost_nanos, money.NANO_PLACES)]
 
 
 def _adjustments(document: Document, statement: Statement) -> None:

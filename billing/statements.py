@@ -6,7 +6,7 @@ All in the account's own zone and currency. Customers read it: no provider's nam
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from zoneinfo import ZoneInfo
@@ -15,11 +15,12 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q, Sum
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext as _
 
-from billing import adjustments, credit_notes, money
+from billing import adjustments, credit_notes, invoice_parts, money
 from billing.credit_notes import Credited
+from billing.invoice_parts import Part, part_words
 from billing.models import Account, Adjustment, ApiKey, CreditNote, Invoice
 from billing.periods import local_day, month_bounds, next_month, parse_month
-from billing.report_query import BadQuery
+from billing.report_query import BadQuery, Span
 from billing.sheets import Cell, Column, Sheet
 from billing.usage_report import cost_nanos
 from billing.usage_sums import Cut, Figures, one_snapshot, sums
@@ -49,11 +50,15 @@ class Billed:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`used`, `adjustments` and `notes` are the month's; `billed`: its invoices, and older ones not settled yet."""
+    """`used`, `adjustments` and `notes` are the month's; `parts`: its use by invoice, on later ones too.
+
+    `billed`: its invoices, and older ones not settled yet.
+    """
 
     account: Account
     month: dt.date
     used: Sequence[Used]
+    parts: Sequence[Part]
     adjustments: Sequence[Adjustment]
     billed: Sequence[Billed]
     notes: Sequence[CreditNote]
@@ -61,10 +66,7 @@ class Statement:
     @property
     def total(self) -> Figures:
         """The month's use in all."""
-        total = Figures()
-        for one in self.used:
-            total.add(one.figures)
-        return total
+        return _total(self.used)
 
     @property
     def adjusted_nanos(self) -> int:
@@ -96,10 +98,13 @@ def build(account: Account, month: dt.date) -> Statement:
     month = month.replace(day=1)
     with one_snapshot():
         adjusted = adjustments.counted().filter(account=account, day__gte=month, day__lt=next_month(month))
+        used = _used(account, month)
+        span = Span(month, next_month(month) - dt.timedelta(days=1))
         return Statement(
             account=account,
             month=month,
-            used=_used(account, month),
+            used=used,
+            parts=invoice_parts.parts(span, _total(used).cost_nanos, account=account.pk),
             adjustments=list(adjusted.select_related("api_key").order_by("day", "pk")),
             billed=_billed(account, month),
             notes=list(_notes(account, month)),
@@ -111,6 +116,13 @@ def _used(account: Account, month: dt.date) -> list[Used]:
     names = dict(ApiKey.objects.filter(account=account).values_list("pk", "name"))
     rows = [Used(key, names[key], model, figures) for (key, model), figures in found.items()]
     return sorted(rows, key=lambda row: (row.key, row.model))
+
+
+def _total(used: Iterable[Used]) -> Figures:
+    total = Figures()
+    for one in used:
+        total.add(one.figures)
+    return total
 
 
 def _billed(account: Account, month: dt.date) -> list[Billed]:
@@ -185,7 +197,10 @@ def head(statement: Statement, as_of: dt.datetime) -> list[tuple[str, str]]:
 
 def sheet(statement: Statement, as_of: dt.datetime) -> Sheet:
     """The statement as one table: a section per matter, each with a total. Use has nine places, documents their own."""
-    rows = [*_used_cells(statement), *_adjusted_cells(statement), *_billed_cells(statement), *_note_cells(statement)]
+    rows = [
+        *_used_cells(statement), *_part_cells(statement), *_adjusted_cells(statement), *_billed_cells(statement),
+        *_note_cells(statement),
+    ]  # fmt: skip
     return Sheet(
         title=_("Statement"),
         head=head(statement, as_of),
@@ -230,6 +245,19 @@ def _used_row(one: Used) -> list[Cell]:
     nanos = cost_nanos(one.figures)
     cost = None if nanos is None else money.to_decimal(nanos)
     return _cells(_("Use"), one.key, one.model, figures=one.figures, amount=cost)
+
+
+def _part_cells(statement: Statement) -> list[list[Cell]]:
+    return [_part_row(part) for part in statement.parts]
+
+
+def _part_row(part: Part) -> list[Cell]:
+    cost = money.to_decimal(part.cost_nanos)
+    if len(part.invoices) != 1:
+        return _cells(_("Use by invoice"), what=part_words(part), amount=cost)
+    (invoice,) = part.invoices
+    names = (invoice.key_name, invoice.number or "")
+    return _cells(_("Use by invoice"), *names, issued_on(invoice), str(invoice.get_status_display()), amount=cost)
 
 
 def _adjusted_cells(statement: Statement) -> list[list[Cell]]:

@@ -17,10 +17,11 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from django.db.models import Sum
 
-from billing import adjustments, clickhouse, money, seals
+from billing import adjustments, clickhouse, invoice_parts, money, seals
+from billing.invoice_parts import Part
 from billing.models import Account, ApiKey
 from billing.periods import local_day
-from billing.report_query import ACCOUNT, DAY, KEY, BadQuery, Periods, Query, Span
+from billing.report_query import ACCOUNT, CUSTOM, DAY, KEY, BadQuery, Periods, Query, Span
 from billing.usage_sums import Cut, Figures, one_snapshot, sums
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Rows in their order, and a total per currency (a Row without a place)."""
+    """Rows in their order, and a total per currency (a Row without a place). `parts`: of a month, by invoice."""
 
     query: Query
     periods: Periods
@@ -72,6 +73,7 @@ class Report:
     rows: list[Row]
     totals: list[Row]
     names: Names
+    parts: list[Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +113,19 @@ def build(query: Query, now: dt.datetime, *, with_days: bool = False) -> tuple[R
     BadQuery: a filter that names nothing, or more rows than a report has.
     """
     zones = zones_of(query)
-    periods = _periods(query, zones, now)
-    rows, days, names = _read(query, periods, with_days)
-    totals = _totals(rows.values())
-    return Report(query, periods, zones, _ordered(rows.values(), query, names, totals), totals, names), days
+    return _read(query, zones, _periods(query, zones, now), with_days)
 
 
-def _read(query: Query, periods: Periods, with_days: bool) -> tuple[dict[tuple[Place, str], Row], Days | None, Names]:
+def _read(query: Query, zones: tuple[str, ...], periods: Periods, with_days: bool) -> tuple[Report, Days | None]:
     """From ClickHouse where it is set and up to date, else from PostgreSQL; it may lack the records of sealed days."""
     store = clickhouse.store()
     if store is not None and clickhouse.fresh() and not _is_sealed(periods):
         try:
-            return _read_from(partial(clickhouse.sums, store), query, periods, with_days)
+            return _read_from(partial(clickhouse.sums, store), query, zones, periods, with_days)
         except clickhouse.Unavailable as error:
             log.warning("the report is read from PostgreSQL: ClickHouse does not answer (%s)", error)
     with one_snapshot():
-        return _read_from(sums, query, periods, with_days)
+        return _read_from(sums, query, zones, periods, with_days)
 
 
 def _is_sealed(periods: Periods) -> bool:
@@ -135,11 +134,22 @@ def _is_sealed(periods: Periods) -> bool:
 
 
 def _read_from(
-    sums: Sums, query: Query, periods: Periods, with_days: bool
-) -> tuple[dict[tuple[Place, str], Row], Days | None, Names]:
+    sums: Sums, query: Query, zones: tuple[str, ...], periods: Periods, with_days: bool
+) -> tuple[Report, Days | None]:
     rows = _rows(sums, query, periods)
     days = _days(sums, query, periods, rows.values()) if with_days else None
-    return rows, days, _names(query, rows, days)
+    names, totals = _names(query, rows, days), _totals(rows.values())
+    ordered = _ordered(rows.values(), query, names, totals)
+    return Report(query, periods, zones, ordered, totals, names, _parts(query, periods.now, totals)), days
+
+
+def _parts(query: Query, span: Span, totals: Sequence[Row]) -> list[Part]:
+    """By invoice, where the report is of one month of an account or a key, with all that an invoice is of."""
+    is_month = query.period != CUSTOM or invoice_parts.is_month(span)
+    has_owner = query.account is not None or query.key is not None
+    if not (is_month and has_owner) or query.model or query.provider or len(totals) != 1:
+        return []
+    return invoice_parts.parts(span, totals[0].now.cost_nanos, account=query.account, key=query.key)
 
 
 def zones_of(query: Query) -> tuple[str, ...]:

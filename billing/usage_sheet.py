@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from billing import money
+from billing.invoice_parts import Part, part_words
 from billing.models import Account, ApiKey
 from billing.report_query import ACCOUNT, DAY, KEY, MODEL, PROVIDER, Periods, Query, Span
 from billing.sheets import Cell, Column, Sheet
@@ -141,7 +142,13 @@ def sheet(report: Report, as_of: dt.datetime) -> Sheet:
         head=head(report.query, report.zones, report.periods, as_of),
         columns=columns,
         rows=([*place_words(report, row), row.currency, *_cells(row, shown)] for row in report.rows),
-        totals=[[_("Total"), *blank, row.currency, *_cells(row, shown)] for row in report.totals],
+        totals=[
+            *([_("Total"), *blank, row.currency, *_cells(row, shown)] for row in report.totals),
+            *(
+                [part_words(part), *blank, report.totals[0].currency, *_part_cells(part, shown)]
+                for part in report.parts
+            ),
+        ],
     )
 
 
@@ -152,3 +159,8 @@ def _cells(row: Row, shown: tuple[Measure, ...]) -> list[Cell]:
 def _cell(measure: Measure, row: Row) -> Cell:
     value = measure.value(row)
     return money.to_decimal(value) if measure.kind == MONEY and value is not None else value
+
+
+def _part_cells(part: Part, shown: tuple[Measure, ...]) -> list[Cell]:
+    """Of a part only the cost is known."""
+    return [money.to_decimal(part.cost_nanos) if measure.name == "cost" else None for measure in shown]

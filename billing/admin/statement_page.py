@@ -20,6 +20,7 @@ from billing.admin.display import badge, change_url, list_url, money, number
 from billing.admin.faults import fault_words
 from billing.admin.invoices import STATUS_LOOKS
 from billing.admin.pages import page, show
+from billing.admin.parts import part_rows
 from billing.admin.report_files import by_worker, direct
 from billing.exports import DIRECT_ROWS, Format, Kind
 from billing.models import Account, Adjustment, CreditNote, Invoice, UsageRecord
@@ -100,6 +101,7 @@ def _shown(found: Statement, as_of: dt.datetime) -> dict[str, Any]:
         "used": [_used(found, one) for one in found.used],
         "used_total": _figures(found, Used(0, "", "", found.total)),
         "unpriced": number(found.total.unpriced) if found.total.unpriced else "",
+        "parts": part_rows(found.parts, currency),
         "adjustments": [_adjustment(one) for one in found.adjustments],
         "adjusted": money(found.adjusted_nanos, currency, NANO_PLACES),
         "billed": [_billed(one) for one in found.billed],

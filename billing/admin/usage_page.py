@@ -17,6 +17,7 @@ from billing import usage_report, usage_sheet
 from billing.admin.display import money, number
 from billing.admin.faults import fault_words
 from billing.admin.pages import page, show
+from billing.admin.parts import part_rows
 from billing.admin.saved_views import views_of
 from billing.admin.usage_charts import charts
 from billing.admin.usage_table import Table
@@ -80,6 +81,7 @@ def _shown(request: HttpRequest, report: Report, days: Days | None, as_of: dt.da
         "columns": table.columns(),
         "rows": [table.row(row) for row in report.rows[at * PAGE_ROWS : (at + 1) * PAGE_ROWS]],
         "totals": [table.row(row) for row in report.totals],
+        "parts": part_rows(report.parts, report.totals[0].currency) if report.parts else [],
         "pages": _pages(report, at),
         "files": [(word, _file_url(name, report.query)) for name, word in (("csv", "CSV"), ("xlsx", "XLSX"))],
         "adjusted": _adjusted(report),

@@ -54,6 +54,7 @@ from billing.models import (
     UsageRecord,
     UsageRollup,
 )  # fmt: skip
+from billing.money import parse
 from billing.partitions import BEFORE, DEFAULT, RECORD
 from billing.record_export import RecordQuery
 from billing.usage import TokenUsage
@@ -155,9 +156,9 @@ def figures(world: World) -> dict[str, Any]:
     return {
         "usage": [reports.usage_by_day_and_model(key.pk, *month) for key in world[:2] for month in months],
         "statements": [
-            (statement.used, statement.total, statement.billed)
+            (statement.used, statement.total, statement.parts, statement.billed)
             for key in world[:2]
-            for statement in [statements.build(key.account, JANUARY)]
+            for statement in (statements.build(key.account, month) for month in (JANUARY, FEBRUARY))
         ],
         "quarters": sorted(map(repr, quarters.read("acme-cloud", utc(2024, 1, 1, 0), utc(2024, 3, 1, 0)))),
         "budgets": list(BudgetMonth.objects.order_by("pk").values("api_key", "month", "spent_nanos")),
@@ -190,6 +191,42 @@ def test_all_figures_stay(world: World, archive: Path, settings: Any) -> None:
     filed = [filed for invoice in Invoice.objects.all() for filed in proof_of(invoice).filed]
     assert sum(one.records for one in filed) == 7
     assert {(one.file_name, one.sha256) for one in filed} == {(dropped.file_name, dropped.sha256)}
+
+
+def with_late_use(key: ApiKey, *months: int) -> list[Invoice]:
+    """Use of 3 January that is on the invoices of later months: of 1 each."""
+    found = []
+    for month in months:
+        make_record(key, utc(2024, 1, 3), TokenUsage(input=200_000))
+        make_record(key, utc(2024, month, 9), TokenUsage(input=300_000))
+        rollups.rebuild_due()
+        (draft,) = invoices.draft(dt.date(2024, month, 1), account=key.account, now=NOW)
+        found.append(invoices.issue(draft.pk, now=NOW))
+    return found
+
+
+def parts_of(key: ApiKey, month: dt.date = JANUARY) -> list[tuple[list[Invoice], int]]:
+    return [([*part.invoices], part.cost_nanos) for part in statements.build(key.account, month).parts]
+
+
+def test_dropped_late_use_is_on_its_invoice(world: World, settings: Any) -> None:
+    (march,) = with_late_use(world.key, 3)
+    before = parts_of(world.key)
+    assert before[1:] == [([march], parse("1"))]
+    only_january(settings)
+    assert parts_of(world.key) == before
+
+
+def test_dropped_late_use_of_several_invoices_is_together(world: World, settings: Any) -> None:
+    """Which of them has how much of which month only the file tells."""
+    march, april = with_late_use(world.key, 3, 4)
+    own, *late = parts_of(world.key)
+    assert late == [([march], parse("1")), ([april], parse("1"))]
+    only_january(settings)
+    assert parts_of(world.key) == [own, ([march, april], parse("2"))]
+    assert parts_of(world.key, dt.date(2024, 3, 1)) == [([march], parse("1.5"))]
+    make_record(world.key, utc(2024, 3, 20), TokenUsage(input=200_000))
+    assert parts_of(world.key, dt.date(2024, 3, 1))[1:] == [([], parse("1"))]
 
 
 def test_file_holds_records_and_attempts(world: World, archive: Path, settings: Any) -> None:
