@@ -208,6 +208,7 @@ class Counted:
 
     def __init__(self, invoice: Invoice) -> None:
         self._start, self._places = invoice.period_start, money.currency_places(invoice.currency)
+        self._issued_at = invoice.issued_at
         self.sums: dict[LineId, Sum] = {}
         self._rounded: Counter[Hashable] = Counter()
         self.records = self.unpriced = self.odd_count = self.cost_nanos = 0
@@ -249,7 +250,7 @@ class Counted:
     def adjust(self, made: Adjustment) -> None:
         """One adjustment; what is carried over has no model and is of no period. Each made by hand is rounded alone."""
         if made.kind == Adjustment.Kind.CARRIED:
-            line = LineId(CARRIED_OVER if made.amount_nanos > 0 else ADJUSTMENT, late=False, model="")
+            line = LineId(CARRIED_OVER if self._is_taken_over(made) else ADJUSTMENT, late=False, model="")
         else:
             assert made.effective_at is not None
             model = made.record.model if made.record else ""
@@ -257,6 +258,10 @@ class Counted:
         self.sums.setdefault(line, Sum()).nanos += made.amount_nanos
         alone = made.pk if made.kind in (Adjustment.Kind.GOODWILL, Adjustment.Kind.CORRECTION) else None
         self._rounded[line, made.kind == Adjustment.Kind.CARRIED, alone] += made.amount_nanos
+
+    def _is_taken_over(self, made: Adjustment) -> bool:
+        """Whether this is what its own issue took over to the next invoice, and not what a void one had and freed."""
+        return made.amount_nanos > 0 and made.created_at == self._issued_at
 
     def carry(self) -> None:
         """What an issue would carry over to the next invoice, which nothing has noted for a draft."""

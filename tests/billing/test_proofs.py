@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from billing import immutability, invoice_documents, invoice_sheet, invoices, proofs
-from billing.models import ApiKey, Invoice, InvoiceDocument, InvoiceLine, UsageRecord
+from billing.models import Adjustment, ApiKey, Invoice, InvoiceDocument, InvoiceLine, UsageRecord
 from billing.money import parse, round_to_places, show, to_decimal
 from billing.proofs import Proof, prove
 from billing.usage import Part, TokenUsage
@@ -82,6 +82,30 @@ def test_carried_credit_is_proved(key: ApiKey, issued: bool) -> None:
         (after,) = invoices.draft(dt.date(2026, 12, 1), now=utc(2027, 1, 2))
         assert proof_of(after).holds
     assert proof_of(draft).holds
+
+
+def test_credit_that_a_void_invoice_freed_is_proved(key: ApiKey) -> None:
+    """The half that one had taken over comes back with the rest, and may be on any later one."""
+    make_record(key, utc(2026, 11, 3), TokenUsage(input=1_000_000))
+    make_adjustment(key, utc(2026, 11, 9), -parse("100"))
+    first = invoices.issue(invoices.draft(NOVEMBER, now=NOW)[0].pk, now=NOW)
+    proved = []
+    for month, at, tokens in (
+        (dt.date(2026, 12, 1), utc(2027, 1, 2), 2_000_000),
+        (dt.date(2027, 1, 1), utc(2027, 2, 2), 1_000_000),
+        (dt.date(2027, 2, 1), utc(2027, 3, 2), 50_000_000),
+    ):
+        make_record(key, dt.datetime.combine(month, dt.time(12), dt.UTC), TokenUsage(input=tokens))
+        (draft,) = invoices.draft(month, now=at)
+        assert proof_of(draft).holds
+        proved.append(invoices.issue(draft.pk, now=at))
+        if first.status != "void":
+            first = invoices.void(first.pk, "wrong address", at)
+    carried = Adjustment.objects.filter(kind="carried", invoice=proved[1]).order_by("amount_nanos")
+    assert list(carried.values_list("amount_nanos", flat=True)) == [-parse("85"), parse("80"), parse("95")]
+    for invoice in proved:
+        found = proof_of(invoice)
+        assert [row for row in (*found.lines, *found.sums) if not row.agrees] == []
 
 
 def damage(table: type[Any], pk: object, **values: object) -> None:
