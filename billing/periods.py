@@ -18,6 +18,10 @@ def zones() -> frozenset[str]:
     return frozenset(zone for zone in available_timezones() - NO_PLACE if not zone.startswith(("posix/", "right/")))
 
 
+YEARS = range(2000, 3000)
+"""Years that may be asked for: days and zones before and after any of them are still dates."""
+
+
 def local_day(instant: dt.datetime, zone: ZoneInfo) -> dt.date:
     """The day of an aware instant in a zone."""
     return instant.astimezone(zone).date()
@@ -35,20 +39,25 @@ def day_start(day: dt.date, zone: ZoneInfo) -> dt.datetime:
     return dt.datetime.combine(day, dt.time(), zone).astimezone(dt.UTC)
 
 
+def parse_day(text: str) -> dt.date:
+    """`YYYY-MM-DD` as a day of `YEARS`, or ValueError."""
+    day = dt.date.fromisoformat(text)
+    if len(text) != len("2026-11-03") or day.year not in YEARS:  # fromisoformat also reads 20261103
+        raise ValueError(text)
+    return day
+
+
 def parse_month(text: str) -> dt.date:
-    """`YYYY-MM` as the month's first day; ValueError says what is wrong."""
+    """`YYYY-MM` as the month's first day, of `YEARS`; ValueError says what is wrong."""
     try:
-        first = dt.date.fromisoformat(f"{text}-01")
+        return parse_day(f"{text}-01")
     except ValueError:
-        first = dt.date.min
-    if not 2000 <= first.year <= 2999:
         raise ValueError(
             _(
                 "%(text)s is not a month of the years 2000 to 2999: write it as YYYY-MM, for example 2026-11",
                 text=repr(text),
             )
-        )
-    return first
+        ) from None
 
 
 def next_month(first: dt.date) -> dt.date:

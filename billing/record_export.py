@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 
 from billing import money, seals
 from billing.models import Account, UsageRecord
+from billing.periods import parse_day
 from billing.report_query import LONGEST_TEXT, BadQuery
 from billing.sheets import Cell, Column, Sheet
 from billing.usage import BUCKETS
@@ -88,7 +89,7 @@ class RecordQuery:
         """Drop nothing of any zone's day, but let the index on `ended_at` find it."""
         for name, value in self.given:
             if name.startswith("day"):
-                start = dt.datetime.combine(dt.date.fromisoformat(value), dt.time(), dt.UTC)
+                start = dt.datetime.combine(parse_day(value), dt.time(), dt.UTC)
                 if name != "day__lte":
                     yield seals.ends_of_days_from(start.date())
                 if name != "day__gte":
@@ -104,13 +105,13 @@ class RecordQuery:
 def _value(name: str, value: str) -> Any:
     if name not in FIELDS or len(value) > LONGEST_TEXT or "\0" in value:
         raise BadQuery(name, "unknown")
+    if name.startswith("day"):
+        return _day(name, value)
     try:
         if FIELDS[name].endswith("_id"):
             return _whole(value)
         if name == "api_key__in":
             return [_whole(one) for one in value.split(",")]
-        if name.startswith("day"):
-            return dt.date.fromisoformat(value)
         if name == "since":
             return _moment(value)
     except ValueError:
@@ -118,6 +119,13 @@ def _value(name: str, value: str) -> Any:
     if name == "unpriced":
         return value == "1"
     return value.split(",") if name.endswith("__in") else value
+
+
+def _day(name: str, value: str) -> dt.date:
+    try:
+        return parse_day(value)
+    except ValueError:
+        raise BadQuery(name, "date") from None
 
 
 def _whole(value: str) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from billing.periods import next_month
+from billing.periods import next_month, parse_day
 
 DAY, ACCOUNT, KEY, MODEL, PROVIDER = "day", "account", "key", "model", "provider"
 DIMENSIONS = (DAY, ACCOUNT, KEY, MODEL, PROVIDER)
@@ -33,7 +33,7 @@ LONGEST_TEXT = 200
 
 
 class BadQuery(ValueError):
-    """A fault in the query: its field, and a code for the words. `unknown`, `date`, `order`, `long`, `twice`."""
+    """A fault in the query: its field, and a code for the words: `unknown`, `date`, `month`, `order`, `long` …"""
 
     def __init__(self, field: str, code: str) -> None:
         super().__init__(f"{field}: {code}")
@@ -209,12 +209,9 @@ def _day(given: Mapping[str, str], name: str) -> dt.date | None:
     if not text:
         return None
     try:
-        day = dt.date.fromisoformat(text)
+        return parse_day(text)
     except ValueError:
         raise BadQuery(name, "date") from None
-    if not 2000 <= day.year <= 2999 or len(text) != 10:
-        raise BadQuery(name, "date")
-    return day
 
 
 def _id(given: Mapping[str, str], name: str) -> int | None:

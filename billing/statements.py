@@ -90,7 +90,7 @@ def parse(given: Mapping[str, str]) -> tuple[Account, dt.date]:
     try:
         return known, parse_month(given.get("month", ""))
     except ValueError:
-        raise BadQuery("month", "date") from None
+        raise BadQuery("month", "month") from None
 
 
 def build(account: Account, month: dt.date) -> Statement:

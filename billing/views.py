@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from billing import money, reports, seals
 from billing.models import ApiKey
-from billing.periods import local_day, next_month
+from billing.periods import YEARS, local_day, next_month
 from billing.reports import COUNTS, Budget, DayUsage
 
 MAX_DAYS = 400
@@ -99,6 +99,6 @@ def _day(query: Mapping[str, str], name: str) -> dt.date | None:
         day = dt.date.fromisoformat(text)
     except ValueError:
         raise BadQuery(name, f"{name} is not a date: write it as YYYY-MM-DD, for example 2026-11-30.") from None
-    if not 2000 <= day.year <= 2999:
-        raise BadQuery(name, f"{name} must be between the years 2000 and 2999.")
+    if day.year not in YEARS:
+        raise BadQuery(name, f"{name} must be between the years {YEARS[0]} and {YEARS[-1]}.")
     return day

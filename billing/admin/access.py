@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Model
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 from unfold.enums import ActionVariant
@@ -85,6 +85,22 @@ class KeptAdmin(ModelAdmin[Row]):
         if changed := columns.intersection((*form.changed_data, *getattr(form, "also_changed", ()))):
             obj.save(update_fields=changed)
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Row | None:
+        return super().get_object(request, object_id, from_field) if is_id(self.opts, object_id) else None
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """What is no id is the id of no row: so it is said, before anything asks the database for it."""
+        if object_id is not None and not is_id(self.opts, object_id):
+            told: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]  # Django's
+            return told
+        return super().changeform_view(request, object_id, form_url, extra_context)
+
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -100,6 +116,18 @@ class KeptAdmin(ModelAdmin[Row]):
         }  # fmt: skip
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/history.html", context)
+
+
+def is_id(opts: Options[Any], text: str) -> bool:
+    """Whether a part of a URL may be the id of a row."""
+    field: Any = opts.pk
+    if field.is_relation:
+        field = field.target_field
+    try:
+        field.run_validators(field.to_python(unquote(text)))
+    except ValidationError:
+        return False
+    return True
 
 
 class ReadOnlyAdmin(KeptAdmin[Row]):
@@ -150,6 +178,8 @@ def asks_first(
         def guarded(admin: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if not admin.has_act_permission(request):
                 raise PermissionDenied
+            if "object_id" in kwargs and not is_id(admin.opts, kwargs["object_id"]):
+                raise Http404
             return view(admin, request, *args, **kwargs)
 
         marks = {

@@ -25,6 +25,7 @@ from billing.admin.keyset import KeysetChangeList, KeysetPaginator
 from billing.admin.pages import page
 from billing.admin.typed import DropdownFilter, ModelAdmin, TextFilter
 from billing.models import AuditEntry
+from billing.periods import parse_day
 
 PROGRAMS = (
     "apply", "close_month", "create_api_key", "createsuperuser", "demo", "gateway", "rotate_credentials",
@@ -73,7 +74,7 @@ class DayFilter(TextFilter):
         if not text:
             return None
         try:
-            return dt.datetime.combine(dt.date.fromisoformat(str(text).strip()), dt.time(), dt.UTC)
+            return dt.datetime.combine(parse_day(str(text).strip()), dt.time(), dt.UTC)
         except ValueError:
             messages.warning(request, _("“%(text)s” is no day: write it as 2026-11-03.") % {"text": text})
             return None

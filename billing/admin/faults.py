@@ -13,6 +13,7 @@ def fault_words(fault: BadQuery) -> str:
     """What is wrong with a query, and what to do."""
     words = {
         "date": _("This is no day: write it as 2026-11-03."),
+        "month": _("This is no month: write it as 2026-11."),
         "order": _("The first day must not be after the last one."),
         "long": _("A report has at most %(days)s days: choose fewer.") % {"days": MAX_DAYS},
         "twice": _("The two dimensions are the same: choose another second one."),

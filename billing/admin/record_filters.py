@@ -19,6 +19,7 @@ from billing.admin.filters import Choice
 from billing.admin.lines import records_behind
 from billing.admin.typed import DropdownFilter, ModelAdmin, TextFilter
 from billing.models import Account, ApiKey, InvoiceLine
+from billing.periods import YEARS, parse_day
 
 PERIODS = {"1": gettext_lazy("last 24 hours"), "7": gettext_lazy("last 7 days"), "30": gettext_lazy("last 30 days")}
 USUAL_PERIOD = "1"
@@ -50,6 +51,10 @@ class PeriodFilter(DropdownFilter):
         return chosen if chosen in PERIODS or chosen == "all" else ("all" if self.narrowed else USUAL_PERIOD)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        for text in (request.GET.get(name, "") for name in ("day", "day__gte", "day__lte")):
+            if text and _date(text) is None:
+                messages.error(request, _("“%(text)s” is no day: write it as 2026-11-03.") % {"text": text})
+                return queryset.none()
         # Drops nothing of any zone's day, but lets the index on `ended_at` find it.
         for name in ("day", "day__gte"):
             if first := _date(request.GET.get(name, "")):
@@ -124,6 +129,8 @@ def parse_moment(text: str, zone: str) -> dt.datetime | None:
     if parts is None:
         return None
     named = parts["zone"] or zone
+    if int(text[:4]) not in YEARS:
+        return None
     try:
         if re.fullmatch(r"Z|[+-]\d\d:?\d\d", named):
             return dt.datetime.fromisoformat(f"{parts['moment']}{named}")
@@ -153,6 +160,6 @@ def _midnight(day: dt.date) -> dt.datetime:
 
 def _date(text: str) -> dt.date | None:
     try:
-        return dt.date.fromisoformat(text)
+        return parse_day(text)
     except ValueError:
         return None

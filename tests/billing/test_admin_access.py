@@ -285,3 +285,16 @@ def test_sidebar_shows_what_opens(login: Login, world: World) -> None:
         assert len(links) > 10
         for link in links:
             assert client.get(link).status_code == 200
+
+
+@pytest.mark.parametrize("text", ["abc", "²", "1" * 40])
+def test_what_is_no_id_is_not_found(login: Login, world: World, text: str) -> None:
+    """On every page of a row, and for what can be done with one."""
+    client, seen = login("root"), 0
+    for model, page in admin.site._registry.items():
+        for pattern in page.get_urls():
+            if "object_id" in pattern.pattern.converters and pattern.name:
+                response = client.get(reverse(f"admin:{pattern.name}", args=[text]))
+                assert response.status_code in (302, 403, 404), (model, pattern.name)
+                seen += 1
+    assert seen > 3 * len(admin.site._registry)

@@ -87,7 +87,8 @@ def test_filters_narrow(login: Login, query: dict[str, str], found: list[str]) -
 
 
 def test_bad_day_is_said(login: Login) -> None:
-    assert "“yesterday” is no day: write it as 2026-11-03." in login("operator").get(URL, {"first": "yesterday"}).text
+    for name, text in (("first", "yesterday"), ("first", "0001-01-01"), ("last", "9999-12-31")):
+        assert f"“{text}” is no day: write it as 2026-11-03." in login("operator").get(URL, {name: text}).text
 
 
 def test_pages_join_without_gap(login: Login) -> None:

@@ -60,8 +60,9 @@ def test_only_finance_has_the_buttons(login: Login, world: World) -> None:
 
 
 def test_bad_month_is_told(login: Login, world: World) -> None:
-    response = login("finance").get(run_url() + "?month=October", follow=True)
-    assert "This is no month" in response.text
+    for month in ("October", "0001-01", "9999-12"):
+        response = login("finance").get(run_url() + f"?month={month}", follow=True)
+        assert "This is no month" in response.text, month
     assert login("finance").get(run_url("_draft") + "?month=x").status_code == 404
 
 

@@ -126,6 +126,21 @@ def test_odd_moment_is_told(login: Login, two: Keys) -> None:
     assert 'value="half past two"' in response.text
 
 
+@pytest.mark.parametrize("text", ["9999-12-31", "0001-01-01", "2026-11-31", "yesterday"])
+@pytest.mark.parametrize("name", ["day", "day__gte", "day__lte"])
+def test_bad_day_is_told(login: Login, world: World, name: str, text: str) -> None:
+    client, query = login("finance"), f"?{name}={text}"
+    assert f"“{text}” is no day" in client.get(f"/admin/billing/usagerecord/{query}", follow=True).text
+    response = client.get(f"/admin/usage/records/csv/{query}", follow=True)
+    assert "There is no file of this list: This is no day" in response.text
+
+
+@pytest.mark.parametrize("text", ["0001-01-01 00:00", "9999-12-31 23:59"])
+def test_moment_out_of_reach_is_told(login: Login, world: World, text: str) -> None:
+    response = login("finance").get("/admin/billing/usagerecord/", {"at": text})
+    assert f"“{text}” is no time" in response.text
+
+
 def test_unknown_key_finds_nothing(login: Login, two: Keys) -> None:
     make_record(two.key, now())
     assert found(login("operator"), key="nobody/nothing", period="all") == []

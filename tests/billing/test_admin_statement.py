@@ -103,3 +103,11 @@ def test_page_takes_few_queries(
     client.get(f"{PAGE}{of(world)}")
     with django_assert_max_num_queries(20):
         client.get(f"{PAGE}{of(world)}")
+
+
+@pytest.mark.parametrize("month", ["0001-01", "1999-12", "3000-01", "9999-12"])
+def test_month_out_of_reach_is_told(login: Login, world: World, month: str) -> None:
+    client, query = login("finance"), f"?account={world.northwind.pk}&month={month}"
+    response = client.get(f"{PAGE}{query}")
+    assert (response.status_code, "This is no month" in response.text) == (400, True)
+    assert client.get(f"{PAGE}file/csv/{query}").status_code == 302

@@ -75,7 +75,9 @@ def test_year_ends_in_december() -> None:
     assert next_month(dt.date(2026, 12, 1)) == dt.date(2027, 1, 1)
 
 
-@pytest.mark.parametrize("text", ["2026-13", "2026", "november", "2026-11-01", "", "0001-01", "1999-12", "9999-12"])
+@pytest.mark.parametrize(
+    "text", ["2026-13", "2026", "november", "2026-11-01", "", "0001-01", "1999-12", "3000-01", "9999-12"]
+)
 def test_bad_month_names_the_form(text: str) -> None:
     with pytest.raises(ValueError, match="YYYY-MM"):
         parse_month(text)
