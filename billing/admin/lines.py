@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from django.db.models import Q, QuerySet, TextField
-from django.db.models.functions import Cast
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import BooleanField, F, Func, Q, QuerySet
+from django.db.models.sql.compiler import SQLCompiler
 
 from billing.lines import ADJUSTMENT, CARRIED_OVER
 from billing.models import Invoice, InvoiceLine, UsageRecord
@@ -34,10 +36,9 @@ def records_behind(line: InvoiceLine, records: QuerySet[UsageRecord]) -> QuerySe
     tier = Q(service_tier__in=BASE_TIERS) if line.service_tier in BASE_TIERS else Q(service_tier=line.service_tier)
     return (
         records_of(line.invoice, records)
-        .annotate(items_text=Cast("items", TextField()))
         .filter(tier, late if line.late else ~late)
         .filter(unpriced=False, metering=line.metering)
-        .filter(_in_bucket(line) | _in_items(line))
+        .filter(_in_bucket(line) | Q(HasItem(line)))
     )
 
 
@@ -49,9 +50,28 @@ def _in_bucket(line: InvoiceLine) -> Q:
     return Q(**same, **{f"{line.bucket}__gt": 0}, **unit)
 
 
-def _in_items(line: InvoiceLine) -> Q:
-    """Items are JSON, compared as text: both databases write a value within its quotes."""
-    found = Q()
-    for value in (line.model, line.bucket, line.price_version):
-        found &= Q(items_text__contains=json.dumps(value, ensure_ascii=False))
-    return found
+class HasItem(Func):
+    """Whether one of a record's items is on the line: its model, bucket, version and price in the same item."""
+
+    output_field = BooleanField()
+
+    def __init__(self, line: InvoiceLine) -> None:
+        super().__init__(F("items"))
+        self._item = {
+            "model": line.model,
+            "bucket": line.bucket,
+            "price_version": line.price_version,
+            "unit_nanos": line.unit_nanos,
+            "per_million": line.per_million,
+        }
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        column, params = compiler.compile(self.get_source_expressions()[0])
+        return f"{column} @> %s::jsonb", (*params, json.dumps([self._item]))
+
+    def as_sqlite(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_context: Any
+    ) -> tuple[str, tuple[Any, ...]]:
+        column, params = compiler.compile(self.get_source_expressions()[0])
+        same = " AND ".join(f"one.value ->> '{name}' = %s" for name in self._item)
+        return f"EXISTS (SELECT 1 FROM json_each({column}) AS one WHERE {same})", (*params, *self._item.values())  # noqa: S608 - names of our own

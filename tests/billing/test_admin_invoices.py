@@ -7,6 +7,8 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -17,11 +19,13 @@ from django.utils.timezone import now
 from billing import invoices
 from billing.admin.lines import records_behind
 from billing.models import Invoice, InvoiceLine, UsageRecord
-from billing.usage import BUCKETS, TokenUsage
+from billing.money import parse
+from billing.pricing import LongContext
+from billing.usage import BUCKETS, Part, TokenUsage
 from tests.billing.admin_site import Login
 from tests.billing.admin_site import own_world as own_world
 from tests.billing.admin_world import World, make_full_record
-from tests.billing.factories import TIERS, make_record, price
+from tests.billing.factories import TIERS, make_account, make_key, make_record, per_million, price, utc
 
 pytestmark = pytest.mark.django_db
 
@@ -86,6 +90,40 @@ def test_invoice_links_all_its_records(login: Login, world: World) -> None:
     for line in world.open.lines.select_related("invoice"):
         behind |= set(records_behind(line, UsageRecord.objects.all()))
     assert behind == set(records)
+
+
+def test_line_leads_to_its_own_records(db: None) -> None:
+    """One item of a record is on a line, not the words of several; nor the same tool or model at another price."""
+    key = make_key(make_account())
+    own: dict[str, Any] = {
+        "server_tools": {"web_search": parse("0.01")},
+        "long_context": LongContext(1_000, Fraction(2), Fraction(1)),
+    }
+    advisor = price("幫手-1")
+    asked = [Part("幫手-1", TokenUsage(input=7))]
+    long = make_record(key, utc(2026, 10, 3), TokenUsage(input=2_000), version=price(**own))
+    mixed = make_record(
+        key, utc(2026, 10, 4), TokenUsage(input=500, server_tools={"web_search": 1}), version=price(**own),
+        others=(advisor,), parts=asked,
+    )  # fmt: skip
+    dearer = make_record(
+        key, utc(2026, 10, 5), TokenUsage(input=2_000), version=price(**own),
+        others=(price("幫手-1", per_million=per_million(input="6", output="1")),), parts=asked,
+    )  # fmt: skip
+    (draft,) = invoices.draft(dt.date(2026, 10, 1), now=utc(2026, 11, 2))
+    found = {
+        (line.model, line.bucket, line.long_context, line.unit_nanos): {
+            *records_behind(line, UsageRecord.objects.all())
+        }
+        for line in draft.lines.all()
+    }
+    assert found == {
+        ("gpt-5.6-sol", "input", False, parse("5")): {mixed},
+        ("gpt-5.6-sol", "input", True, parse("10")): {long, dearer},
+        ("gpt-5.6-sol", "web_search", False, parse("0.01")): {mixed},
+        ("幫手-1", "input", False, parse("5")): {mixed},
+        ("幫手-1", "input", False, parse("6")): {dearer},
+    }
 
 
 def test_page_shows_money_exactly(login: Login, world: World) -> None:
