@@ -11,6 +11,9 @@ NANOS = 10**9
 
 NANO_PLACES = 9
 
+MAX_NANOS = 2**63 - 1
+"""What a column of the database holds: the bound of every amount that is entered."""
+
 UNUSUAL_PLACES = {
     0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
     3: "BHD IQD JOD KWD LYD OMR TND",

@@ -21,7 +21,7 @@ from typing import Any
 from billing import money
 from billing.phrases import at, gettext_noop, phrase, said_by
 from billing.phrases import phrase as _
-from billing.pricing import BASE_TIERS, MAX_NANOS, MAX_TOOL
+from billing.pricing import BASE_TIERS, MAX_TOOL
 from billing.usage import BUCKETS
 
 KEYS = ("model", "effective_from", "currency", "per_million", "tiers", "long_context", "server_tools")
@@ -141,8 +141,10 @@ def _amount(value: Any, name: str) -> int:
         raise ValueError(at(name, said_by(fault))) from None
     if nanos < 0:
         raise ValueError(at(name, _("%(value)s is negative; write 0 or more", value=value)))
-    if nanos > MAX_NANOS:
-        what = _("%(value)s is too large to be kept; the most is %(most)s", value=value, most=money.show(MAX_NANOS))
+    if nanos > money.MAX_NANOS:
+        what = _(
+            "%(value)s is too large to be kept; the most is %(most)s", value=value, most=money.show(money.MAX_NANOS)
+        )
         raise ValueError(at(name, what))
     return nanos
 

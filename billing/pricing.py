@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from billing.money import divide_half_even
+from billing.money import MAX_NANOS, divide_half_even
 from billing.phrases import gettext_noop, phrase
 from billing.usage import BUCKETS, Part, TokenUsage
 
@@ -15,8 +15,6 @@ BASE_TIERS = frozenset({"", "default", "standard", "on_demand", "auto"})
 """Service tiers, as served, that pay the base price."""
 
 MILLION = 10**6
-MAX_NANOS = 2**63 - 1
-"""What a column of the database holds."""
 
 MAX_TOOL = 60
 """Characters of a server tool's name: those of `InvoiceLine.bucket`. A provider's longer one goes by its first ones."""

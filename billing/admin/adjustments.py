@@ -41,7 +41,7 @@ class ProposalForm(ModelForm[Adjustment]):
     """An adjustment made by hand; the account and its currency follow from the key."""
 
     amount_nanos = ScaledField(
-        scale=NANOS, min_value=None, label=gettext_lazy("amount"),
+        scale=NANOS, signed=True, label=gettext_lazy("amount"),
         help_text=gettext_lazy("In the account's currency. Below zero for a credit, such as -12.50."),
     )  # fmt: skip
     request_name = forms.CharField(

@@ -16,7 +16,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
 from billing.admin.typed import NumberWidget, TextsWidget
-from billing.money import is_currency
+from billing.money import MAX_NANOS, is_currency
 
 PPM_PER_CENT = 10_000
 
@@ -28,13 +28,17 @@ def plain(amount: Decimal) -> str:
 
 
 class ScaledField(forms.DecimalField):
-    """An amount of `scale` stored units, as the stored integer: `scale=NANOS` takes 1.5 for 1_500_000_000."""
+    """An amount of `scale` stored units, as the stored integer: `scale=NANOS` takes 1.5 for 1_500_000_000.
 
-    def __init__(self, *, scale: int, **kwargs: Any) -> None:
+    Bounded by what a column holds; below zero only where it is `signed`.
+    """
+
+    def __init__(self, *, scale: int, signed: bool = False, **kwargs: Any) -> None:
         self.scale = scale
-        places = len(str(scale)) - 1
+        places, most = len(str(scale)) - 1, Decimal(MAX_NANOS) / scale
         widget = NumberWidget(attrs={"step": "any", "inputmode": "decimal"})
-        super().__init__(**{"min_value": 0, "decimal_places": places, "max_digits": 18, "widget": widget, **kwargs})
+        bounds = {"min_value": -most if signed else 0, "max_value": most}
+        super().__init__(**{**bounds, "decimal_places": places, "widget": widget, **kwargs})
 
     def prepare_value(self, value: Any) -> Any:
         return plain(Decimal(value) / self.scale) if isinstance(value, int) else value

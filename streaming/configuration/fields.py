@@ -182,8 +182,9 @@ def currency(value: Any) -> str:
 def amount(value: Any) -> int:
     """An amount of money as nanos."""
     nanos = money.parse(value)
-    if not 0 <= nanos < 2**63:
-        raise ValueError(_("%(value)s is not an amount from 0 to nine thousand million", value=value))
+    if not 0 <= nanos <= money.MAX_NANOS:
+        most = money.show(money.MAX_NANOS)
+        raise ValueError(_("%(value)s is not an amount from 0 to %(most)s", value=value, most=most))
     return nanos
 
 

@@ -12,7 +12,7 @@ from django.utils.timezone import now
 from pytest_django import DjangoAssertNumQueries
 
 from billing.models import Adjustment, AuditEntry, UsageRecord
-from billing.money import parse
+from billing.money import MAX_NANOS, parse
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World
 from tests.billing.factories import make_adjustment
@@ -51,6 +51,10 @@ def user(name: str) -> User:
     return User.objects.get(username=name)
 
 
+def test_proposal_takes_what_a_column_holds(login: Login, world: World) -> None:
+    assert propose(login, world, amount_nanos="-9223372036.854775807").amount_nanos == -MAX_NANOS
+
+
 def test_large_proposal_waits(login: Login, world: World) -> None:
     made = propose(login, world, amount_nanos="-100.01")
     page = login("finance").get(url("change", made)).text
@@ -65,6 +69,7 @@ def test_large_proposal_waits(login: Login, world: World) -> None:
         ({"amount_nanos": "0"}, "other than zero"),
         ({"amount_nanos": "1"}, "write the amount below zero"),
         ({"amount_nanos": "1,5"}, "Enter a number"),
+        ({"amount_nanos": "-9223372036.854775808"}, "greater than or equal to -9223372036.854775807"),
         ({"reason": " "}, "required"),
         ({"kind": "settled"}, "settled is not one of the available choices"),
         ({"request_name": "req-of-nobody"}, "no request of this id"),

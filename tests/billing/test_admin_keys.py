@@ -16,7 +16,7 @@ from pytest_django import DjangoAssertNumQueries
 from billing import keys
 from billing.admin.key_use import count_shown, spent_shown
 from billing.models import Account, ApiKey, BudgetMonth
-from billing.money import parse
+from billing.money import MAX_NANOS, parse
 from streaming.models import Model
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World
@@ -100,7 +100,7 @@ def test_limits_are_kept_exactly(login: Login, account: Account) -> None:
     fields = {
         "allowed_models": "gpt-a, gpt-b\n gpt-a ",
         "allowed_ips": "10.0.0.0/8\n192.0.2.7",
-        "monthly_budget_nanos": "0.100000003",
+        "monthly_budget_nanos": "9223372036.854775807",
         "requests_per_minute": "600",
         "expires_at_0": "2030-01-01",
         "expires_at_1": "00:00:00",
@@ -109,7 +109,7 @@ def test_limits_are_kept_exactly(login: Login, account: Account) -> None:
     key = ApiKey.objects.get()
     assert key.allowed_models == ["gpt-a", "gpt-b"]
     assert key.allowed_ips == ["10.0.0.0/8", "192.0.2.7/32"]
-    assert key.monthly_budget_nanos == 100_000_003
+    assert key.monthly_budget_nanos == MAX_NANOS
     assert key.requests_per_minute == 600
     assert key.expires_at == dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -129,6 +129,7 @@ def test_empty_means_unlimited(login: Login, account: Account) -> None:
         ("monthly_budget_nanos", "-1", "greater than or equal to 0"),
         ("monthly_budget_nanos", "0.1234567891", "no more than 9 decimal places"),
         ("monthly_budget_nanos", "much", "Enter a number"),
+        ("monthly_budget_nanos", "9223372036.854775808", "less than or equal to 9223372036.854775807"),
         ("concurrency", "-5", "greater than or equal to 0"),
     ],
 )

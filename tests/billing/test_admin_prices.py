@@ -12,7 +12,7 @@ from django.utils.timezone import now
 
 from billing import rollups
 from billing.models import Price
-from billing.money import parse
+from billing.money import MAX_NANOS, parse
 from billing.usage import Part, TokenUsage
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World, make_price
@@ -48,6 +48,11 @@ def test_amounts_become_nanos_exactly(login: Login) -> None:
     assert (price.label, price.currency) == ("gpt-new@2027-01-01T00:00:00Z", "USD")
 
 
+def test_price_takes_what_a_column_holds(login: Login) -> None:
+    assert added(login("finance"), form(input="9223372036.854775807")).status_code == 302
+    assert Price.objects.get().input == MAX_NANOS
+
+
 def added(client: Client, data: dict[str, object]) -> Any:
     """The form posted, its preview seen, and posted again."""
     preview = client.post(ADD, data)
@@ -60,6 +65,7 @@ def added(client: Client, data: dict[str, object]) -> Any:
     [
         ({"currency": "XXQ"}, "is no currency"),
         ({"input": "-1"}, "greater than or equal to 0"),
+        ({"input": "9223372036.854775808"}, "less than or equal to 9223372036.854775807"),
         ({"input": "", "output": ""}, "names no bucket"),
         ({"tiers": "not json"}, "This is not JSON."),
         ({"tiers": "[1]"}, "Write a JSON object"),
