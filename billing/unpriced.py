@@ -106,8 +106,9 @@ def _draft_ends() -> dict[int, list[dt.datetime]]:
 
 def candidates(cause: Cause) -> list[Price]:
     """The versions that somebody could choose: of the records' model and of those inside them, the newest first."""
-    items = _of(cause).exclude(items=[]).values_list("items", flat=True)[:100]
-    models = {cause.model, *(item["model"] for found in items for item in found)}
+    inside = _of(cause).exclude(items=[]).order_by("ended_at", "pk").values_list("items", flat=True)
+    looked_at = inside[:LOOKED_AT].iterator(chunk_size=BATCH)
+    models = {cause.model, *(item["model"] for items in looked_at for item in items)}
     return list(Price.objects.filter(model__in=models).order_by("model", "-effective_from"))
 
 

@@ -211,6 +211,17 @@ def test_parts_are_rated_too(key: ApiKey) -> None:
     assert money_of_lines(draft) == parse(31)
 
 
+def test_prices_of_every_record_count(key: ApiKey) -> None:
+    """Not only those of the first hundred records: the last one has another advisor."""
+    for day in (*[3] * 100, 4):
+        part = Part("advisor-2" if day == 4 else "advisor-1", TokenUsage(input=200_000))
+        make_unpriced(key, day, parts=[part], others=(price("advisor-1"),))
+    for model in ("nova-1", "advisor-1", "advisor-2"):
+        make_price(model)
+    found = unpriced.preview(terms())
+    assert (found.records, found.costs, found.missing) == (101, {"USD": parse("202")}, {})
+
+
 def test_many_are_rated_in_batches(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpriced, "BATCH", 3)
     monkeypatch.setattr(unpriced, "AT_ONCE", 7)
