@@ -49,14 +49,20 @@ def money(nanos: int | None, currency: str, places: int | None = None) -> str:
         return UNKNOWN
     places = currency_places(currency) if places is None else places
     if nanos and not round_to_places(nanos, places):
-        return f"< {currency} {Decimal(1).scaleb(-places):f}"
+        least = Decimal(1).scaleb(-places)
+        return f"< {currency} {least:f}" if nanos > 0 else f"> {currency} -{least:f}"
     return f"{currency} {Decimal(show(nanos, places)):,f}"
 
 
 def signed(nanos: int, currency: str, places: int | None = None) -> str:
-    """An amount that is added to others, or taken off: `USD +12.50`, `USD -12.50`."""
-    shown = money(nanos, currency, places)
-    return shown.replace(" ", " +", 1) if nanos > 0 and not shown.startswith("<") else shown
+    """An amount that is added to others, or taken off: `USD +12.50`, `USD -12.50`.
+
+    With all its places where rounding would change it: somebody decides on it.
+    """
+    places = currency_places(currency) if places is None else places
+    exact = nanos == round_to_places(nanos, places)
+    shown = money(nanos, currency, places if exact else NANO_PLACES)
+    return shown.replace(" ", " +", 1) if nanos > 0 else shown
 
 
 def price_per_million(nanos: int | None, currency: str) -> str:

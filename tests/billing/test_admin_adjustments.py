@@ -55,6 +55,15 @@ def test_proposal_takes_what_a_column_holds(login: Login, world: World) -> None:
     assert propose(login, world, amount_nanos="-9223372036.854775807").amount_nanos == -MAX_NANOS
 
 
+@pytest.mark.parametrize("act", ["approve", "reject"])
+def test_question_has_sign_and_all_places(login: Login, world: World, act: str) -> None:
+    made = make_adjustment(
+        world.key, now(), -parse("0.004"), kind="goodwill", state="proposed", effective_at=None, day=None
+    )
+    content = login("approver").get(url(act, made)).text
+    assert "goodwill of USD -0.004000000 for" in content
+
+
 def test_large_proposal_waits(login: Login, world: World) -> None:
     made = propose(login, world, amount_nanos="-100.01")
     page = login("finance").get(url("change", made)).text

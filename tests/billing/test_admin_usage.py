@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils.timezone import now
 from pytest_django import DjangoAssertNumQueries
 
-from billing.admin.display import ago, duration, money, number, price_per_million
+from billing.admin.display import ago, duration, money, number, price_per_million, signed
 from billing.models import Attempt, OpenStream, UsageRecord
 from billing.money import parse
 from billing.usage import TokenUsage
@@ -133,6 +133,21 @@ def test_lists_take_few_queries(
         assert not any("COUNT(" in query["sql"].upper() for query in seen.captured_queries)
 
 
+@pytest.mark.parametrize(
+    ("amount", "currency", "shown"),
+    [
+        ("12.5", "USD", "USD +12.50"),
+        ("-12.5", "USD", "USD -12.50"),
+        ("-0.004", "USD", "USD -0.004000000"),
+        ("0.004", "USD", "USD +0.004000000"),
+        ("-1.005", "USD", "USD -1.005000000"),
+        ("-0.5", "JPY", "JPY -0.500000000"),
+    ],
+)
+def test_signed_amount_is_exact(amount: str, currency: str, shown: str) -> None:
+    assert signed(parse(amount), currency) == shown
+
+
 def test_numbers_read_the_same_everywhere() -> None:
     assert number(1234567) == "1,234,567"
     assert number(None) == "—"
@@ -140,6 +155,7 @@ def test_numbers_read_the_same_everywhere() -> None:
     assert money(parse("1234.5"), "TWD", 0) == "TWD 1,235"
     assert money(parse("0.001"), "USD") == "< USD 0.01"
     assert money(parse("0.001"), "JPY") == "< JPY 1"
+    assert money(parse("-0.004"), "USD") == "> USD -0.01"
     assert money(0, "USD") == "USD 0.00"
     assert money(parse("0.001"), "USD", 9) == "USD 0.001000000"
     assert money(0, "USD", 9) == "USD 0.000000000"
