@@ -22,7 +22,13 @@ PPM_PER_CENT = 10_000
 def render(invoice: Invoice) -> bytes:
     """The file. A draft says on every page that it is one; a void invoice's is what it was before."""
     with translation.override(invoice.language):
-        return _Writer(invoice).write()
+        return _Writer(invoice).written().to_bytes()
+
+
+def not_shown(invoice: Invoice) -> str:
+    """The characters of the file that it has a box in place of, each once."""
+    with translation.override(invoice.language):
+        return _Writer(invoice).written().not_shown()
 
 
 class _Writer:
@@ -41,7 +47,7 @@ class _Writer:
             mark=_("DRAFT") if draft else "",
         )
 
-    def write(self) -> bytes:
+    def written(self) -> Document:
         invoice, page = self._invoice, self._page
         heading = _("Invoice %(number)s") % {"number": invoice.number} if invoice.number else _("Draft of an invoice")
         page.heading(heading, f"{invoice.account_name} / {invoice.key_name} · {invoice.month:%Y-%m}")
@@ -50,7 +56,7 @@ class _Writer:
         self._lines()
         self._sums()
         self._small_print()
-        return page.to_bytes()
+        return page
 
     def _seller(self) -> str:
         invoice = self._invoice

@@ -10,7 +10,8 @@ What a document says is collected here; what it looks like is in `documents/docu
 words as JSON, and nothing in them is markup.
 
 The same content makes the same bytes, whoever makes it and when: `made_at` stands for the clock, and the font is one
-file with a known hash. Noto Sans CJK (OFL 1.1, from the `noto-cjk-sans-otc` wheel) has Latin and Chinese in one.
+file with a known hash. Noto Sans CJK (OFL 1.1, from the `noto-cjk-sans-otc` wheel) has Latin and Chinese in one. The
+letters that it lacks (of Polish, Turkish, Arabic …) are of the fonts within Typst; what none has is a box: `not_shown`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import datetime as dt
 import functools
 import hashlib
 import json
+import re
 import threading
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +31,8 @@ from typing import Any
 import noto_cjk_sans_otc
 import typst
 from django.utils.translation import gettext as _
+
+from billing import glyphs
 
 NOT_A_UNIFORM_INVOICE = "本帳單非統一發票"
 """What an invoice says in every language: it is not Taiwan's uniform invoice."""
@@ -40,6 +45,10 @@ FACES: dict[str, dict[str, str | None]] = {
 }
 """Language -> the face of the font with its forms of the characters, and how Typst names the language."""
 TEMPLATE = Path(__file__).parent / "documents" / "document.typ"
+GLYPH = TEMPLATE.with_name("glyph.typ")
+UNASSIGNED = "\u0378"
+UNDRAWN = {"Cc", "Cf", "Zs", "Zl", "Zp"}
+"""Categories of characters without a look of their own: controls, formats, spaces."""
 
 
 class FontFault(RuntimeError):
@@ -117,7 +126,15 @@ class Document:
 
     def to_bytes(self) -> bytes:
         """The whole file."""
-        return _typeset(json.dumps(self._given), int(self._made_at.timestamp()))
+        given = {**self._given, "foreign": _character_class(filter(_is_foreign, self._characters()))}
+        return _typeset(json.dumps(given), int(self._made_at.timestamp()))
+
+    def not_shown(self) -> str:
+        """The characters in it that no font has, each once."""
+        return "".join(one for one in self._characters() if _is_foreign(one) and not _has_glyph(one))
+
+    def _characters(self) -> list[str]:
+        return sorted(set(json.dumps(self._given, ensure_ascii=False)))
 
     def _add(self, kind: str, **what: Any) -> None:
         self._parts.append({"kind": kind, **what})
@@ -134,11 +151,41 @@ def _typeset(document: str, made_at: int) -> bytes:
     return raw
 
 
-@functools.cache
-def _compiler() -> typst.Compiler:
-    """One for the process, made at its first document: after Celery's fork, which its threads would not survive.
+def _is_foreign(character: str) -> bool:
+    """Whether the document's own font lacks it; what is never drawn is not."""
+    return unicodedata.category(character) not in UNDRAWN and character not in _glyphs()
 
-    It has our font and no other, and reads no file outside the template's folder.
+
+@functools.cache
+def _glyphs() -> glyphs.Glyphs:
+    return glyphs.read(font_path())
+
+
+def _character_class(characters: Iterable[str]) -> str:
+    """For a regular expression; empty for none."""
+    codes = "".join(f"\\x{{{ord(one):x}}}" for one in characters)
+    return f"[{codes}]" if codes else ""
+
+
+@functools.lru_cache(10_000)
+def _has_glyph(character: str) -> bool:
+    """Whether a font within Typst has it: else there is the box in its place that an unassigned one has."""
+    return not _symbols(character) & _symbols(UNASSIGNED)
+
+
+def _symbols(character: str) -> set[bytes]:
+    """The names of the glyphs that it is drawn with: they go by what is drawn."""
+    with _one_at_a_time:
+        drawn = _compiler(GLYPH).compile(format="svg", sys_inputs={"character": character})
+    assert isinstance(drawn, bytes)
+    return set(re.findall(rb'<symbol id="([^"]+)"', drawn))
+
+
+@functools.cache
+def _compiler(template: Path = TEMPLATE) -> typst.Compiler:
+    """One for a process and template, made when first needed: after Celery's fork, which its threads would not survive.
+
+    It has our font and those within Typst, and reads no file outside the template's folder.
     """
-    fonts = typst.Fonts(include_system_fonts=False, include_embedded_fonts=False, font_paths=[str(font_path().parent)])
-    return typst.Compiler(str(TEMPLATE), root=str(TEMPLATE.parent), font_paths=fonts, ignore_system_fonts=True)
+    fonts = typst.Fonts(include_system_fonts=False, include_embedded_fonts=True, font_paths=[str(font_path().parent)])
+    return typst.Compiler(str(template), root=str(template.parent), font_paths=fonts, ignore_system_fonts=True)

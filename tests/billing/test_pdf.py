@@ -119,6 +119,38 @@ def test_section_is_never_alone() -> None:
     assert found == {0, 1}
 
 
+FOREIGN = (
+    "Spółka Łódź",
+    "Příliš žluťoučký",
+    "İğneada Şirketi",
+    "Győr",
+    "Iași",
+    "Ελληνική",
+    "Україна ґ",
+    "שלום",
+    "شركة",
+)
+OURS = ("北風有限公司", "Việt Nam", "Þór", "株式会社", "한국", "l’été — 1,234.57 €")
+
+
+@pytest.mark.parametrize("words", FOREIGN)
+def test_letters_that_the_font_lacks_are_shown(words: str) -> None:
+    page = everywhere(words)
+    assert page.not_shown() == ""
+    assert b"DejaVuSansMono" in (raw := page.to_bytes()) or b"LibertinusSerif" in raw
+
+
+@pytest.mark.parametrize("words", OURS)
+def test_other_letters_are_of_one_font(words: str) -> None:
+    raw = everywhere(words).to_bytes()
+    assert {b"NotoSansCJK" in raw, b"DejaVu" not in raw, b"Libertinus" not in raw} == {True}
+
+
+def test_what_no_font_has_is_told() -> None:
+    """But for what is never drawn."""
+    assert set(everywhere("บริษัท 🎉 Łódź 北風\u200b\u00ad").not_shown()) == set("บริษัท🎉")
+
+
 def test_font_is_a_subset(usual: bytes) -> None:
     """A document has the glyphs that it needs, not all 65,535 of the font."""
     assert len(usual) < 60_000
