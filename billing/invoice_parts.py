@@ -1,6 +1,6 @@
 """Which invoices bill the use of a month, and how much of it each.
 
-    parts(Span(first, last), total_nanos, account=7)    a Part per invoice, then what is on none yet
+    parts(Span(first, last), "USD", total_nanos, account=7)     a Part per invoice, then what is on none yet
 
 What an invoice bills of its own month its lines tell: they stay when records are dropped. What it bills of an earlier
 one its late records tell. Of those that were dropped the invoices are known and their days are not: where several
@@ -13,6 +13,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import F, Q, Sum
 from django.utils.translation import gettext as _
@@ -22,9 +23,11 @@ from billing.models import DroppedInvoice, Invoice, InvoiceLine, UsageRecord
 from billing.periods import next_month
 from billing.report_query import Span
 
-Owner = Mapping[str, int]
-"""The account or the key, by the columns of records and invoices."""
+Owner = Mapping[str, Any]
+"""Whose use it is, and in which currency, by the columns of records and invoices."""
 
+MOST_NAMED = 10
+"""Invoices that are named together; of more it is said how many they are."""
 ISSUED = (Invoice.Status.OPEN, Invoice.Status.PAID)
 LATE = 1
 """Where a row of `DroppedInvoice.sums` says whether it is late."""
@@ -37,6 +40,7 @@ class Part:
     """So much of a month's use: on an invoice, on these together, or, without any, on none yet."""
 
     invoices: tuple[Invoice, ...]
+    currency: str
     cost_nanos: int
 
 
@@ -45,13 +49,16 @@ def is_month(span: Span) -> bool:
     return span.first.day == 1 and next_month(span.first) - span.last == dt.timedelta(days=1)
 
 
-def parts(span: Span, total_nanos: int, *, account: int | None = None, key: int | None = None) -> list[Part]:
-    """The parts of what a month's use of an account or a key costs, which is `total_nanos` by its daily sums.
+def parts(
+    span: Span, currency: str, total_nanos: int, *, account: int | None = None, key: int | None = None
+) -> list[Part]:
+    """The parts of what a month's use in a currency costs, of an account, a key or all: `total_nanos` by daily sums.
 
     None where they would not sum to it: what comes for a month whose days are sealed is billed by when it ended, and
     counted on a later day.
     """
-    owner = {name: pk for name, pk in (("account", account), ("api_key", key)) if pk is not None}
+    named = {"currency": currency, "account": account, "api_key": key}
+    owner = {name: value for name, value in named.items() if value is not None}
     costs = _of_own_month(span, owner)
     costs.update(_late(span, owner))
     left_nanos = total_nanos - sum(costs.values())
@@ -63,26 +70,30 @@ def parts(span: Span, total_nanos: int, *, account: int | None = None, key: int 
     if len(filed) == 1:
         costs[filed[0]] += filed_nanos
         filed = []
-    return _parts(costs, filed, filed_nanos, waiting_nanos)
+    return _parts(currency, costs, filed, filed_nanos, waiting_nanos)
 
 
 def part_words(part: Part) -> str:
     """Where a part of a month's use is billed."""
     numbers = [invoice.number or "" for invoice in part.invoices]
+    if len(numbers) > MOST_NAMED:
+        return _("On %(count)s invoices together") % {"count": len(numbers)}
     if len(numbers) > 1:
         return _("On the invoices %(numbers)s together") % {"numbers": ", ".join(numbers)}
     return _("On the invoice %(number)s") % {"number": numbers[0]} if numbers else _("On no invoice yet")
 
 
-def _parts(costs: Mapping[int, int], filed: Iterable[int], filed_nanos: int, waiting_nanos: int) -> list[Part]:
+def _parts(
+    currency: str, costs: Mapping[int, int], filed: Iterable[int], filed_nanos: int, waiting_nanos: int
+) -> list[Part]:
     invoices = Invoice.objects.filter(pk__in=[*costs, *filed]).order_by("month", "key_name", "number")
     known = {invoice.pk: invoice for invoice in invoices}
     shared = set(filed)
-    found = [Part((invoice,), costs[pk]) for pk, invoice in known.items() if costs.get(pk)]
+    found = [Part((invoice,), currency, costs[pk]) for pk, invoice in known.items() if costs.get(pk)]
     if shared and filed_nanos:
-        found.append(Part(tuple(invoice for pk, invoice in known.items() if pk in shared), filed_nanos))
+        found.append(Part(tuple(invoice for pk, invoice in known.items() if pk in shared), currency, filed_nanos))
     if waiting_nanos:
-        found.append(Part((), waiting_nanos))
+        found.append(Part((), currency, waiting_nanos))
     return found
 
 
@@ -100,9 +111,11 @@ _USE = ~Q(bucket__in=(ADJUSTMENT, CARRIED_OVER))
 def _late(span: Span, owner: Owner) -> dict[int, int]:
     """Invoice -> what late records of the month, as far as they are here, cost on it."""
     issued = Invoice.objects.filter(month__gte=span.first, status__in=ISSUED, **owner)
-    with_late = InvoiceLine.objects.filter(_USE, invoice__in=issued, late=True).order_by()
+    late = InvoiceLine.objects.filter(_USE, invoice__in=issued, late=True).order_by()
+    if not (with_late := list(late.values_list("invoice", flat=True).distinct())):
+        return {}
     records = UsageRecord.objects.filter(
-        invoice__in=with_late.values("invoice"),
+        invoice__in=with_late,
         ended_at__lt=F("invoice__period_start"),
         day__gte=span.first,
         day__lte=span.last,

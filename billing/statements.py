@@ -104,7 +104,7 @@ def build(account: Account, month: dt.date) -> Statement:
             account=account,
             month=month,
             used=used,
-            parts=invoice_parts.parts(span, _total(used).cost_nanos, account=account.pk),
+            parts=invoice_parts.parts(span, account.currency, _total(used).cost_nanos, account=account.pk),
             adjustments=list(adjusted.select_related("api_key").order_by("day", "pk")),
             billed=_billed(account, month),
             notes=list(_notes(account, month)),

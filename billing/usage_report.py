@@ -21,7 +21,7 @@ from billing import adjustments, clickhouse, invoice_parts, money, seals
 from billing.invoice_parts import Part
 from billing.models import Account, ApiKey
 from billing.periods import local_day
-from billing.report_query import ACCOUNT, CUSTOM, DAY, KEY, BadQuery, Periods, Query, Span
+from billing.report_query import ACCOUNT, DAY, KEY, LAST_MONTH, THIS_MONTH, BadQuery, Periods, Query, Span
 from billing.usage_sums import Cut, Figures, one_snapshot, sums
 
 log = logging.getLogger(__name__)
@@ -143,13 +143,20 @@ def _read_from(
     return Report(query, periods, zones, ordered, totals, names, _parts(query, periods.now, totals)), days
 
 
-def _parts(query: Query, span: Span, totals: Sequence[Row]) -> list[Part]:
-    """By invoice, where the report is of one month of an account or a key, with all that an invoice is of."""
-    is_month = query.period != CUSTOM or invoice_parts.is_month(span)
-    has_owner = query.account is not None or query.key is not None
-    if not (is_month and has_owner) or query.model or query.provider or len(totals) != 1:
+def _parts(query: Query, span: Span, totals: Iterable[Row]) -> list[Part]:
+    """By invoice, where the report is of one month with all that an invoice is of; everybody's only once it is over."""
+    if query.model or query.provider or not _is_month(query, span):
         return []
-    return invoice_parts.parts(span, totals[0].now.cost_nanos, account=query.account, key=query.key)
+    whose = {"account": query.account, "key": query.key}
+    return [
+        part for total in totals for part in invoice_parts.parts(span, total.currency, total.now.cost_nanos, **whose)
+    ]
+
+
+def _is_month(query: Query, span: Span) -> bool:
+    if query.period == THIS_MONTH:
+        return query.account is not None or query.key is not None
+    return query.period == LAST_MONTH or invoice_parts.is_month(span)
 
 
 def zones_of(query: Query) -> tuple[str, ...]:

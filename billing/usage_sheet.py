@@ -144,10 +144,7 @@ def sheet(report: Report, as_of: dt.datetime) -> Sheet:
         rows=([*place_words(report, row), row.currency, *_cells(row, shown)] for row in report.rows),
         totals=[
             *([_("Total"), *blank, row.currency, *_cells(row, shown)] for row in report.totals),
-            *(
-                [part_words(part), *blank, report.totals[0].currency, *_part_cells(part, shown)]
-                for part in report.parts
-            ),
+            *([part_words(part), *blank, part.currency, *_part_cells(part, shown)] for part in report.parts),
         ],
     )
 

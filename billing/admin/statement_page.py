@@ -101,7 +101,7 @@ def _shown(found: Statement, as_of: dt.datetime) -> dict[str, Any]:
         "used": [_used(found, one) for one in found.used],
         "used_total": _figures(found, Used(0, "", "", found.total)),
         "unpriced": number(found.total.unpriced) if found.total.unpriced else "",
-        "parts": part_rows(found.parts, currency),
+        "parts": part_rows(found.parts),
         "adjustments": [_adjustment(one) for one in found.adjustments],
         "adjusted": money(found.adjusted_nanos, currency, NANO_PLACES),
         "billed": [_billed(one) for one in found.billed],

@@ -81,7 +81,7 @@ def _shown(request: HttpRequest, report: Report, days: Days | None, as_of: dt.da
         "columns": table.columns(),
         "rows": [table.row(row) for row in report.rows[at * PAGE_ROWS : (at + 1) * PAGE_ROWS]],
         "totals": [table.row(row) for row in report.totals],
-        "parts": part_rows(report.parts, report.totals[0].currency) if report.parts else [],
+        "parts": part_rows(report.parts),
         "pages": _pages(report, at),
         "files": [(word, _file_url(name, report.query)) for name, word in (("csv", "CSV"), ("xlsx", "XLSX"))],
         "adjusted": _adjusted(report),

@@ -19,7 +19,7 @@ from billing.report_query import Query, Span
 from billing.sheets import write_csv
 from billing.usage import TokenUsage
 from tests.billing.admin_site import Login
-from tests.billing.factories import make_account, make_adjustment, make_key, make_record, utc
+from tests.billing.factories import make_account, make_adjustment, make_key, make_record, price, utc
 from tests.billing.pdf_text import text_of
 
 pytestmark = pytest.mark.django_db
@@ -115,9 +115,25 @@ def test_month_that_runs_has_parts(key: ApiKey) -> None:
 def test_parts_are_of_one_customer(key: ApiKey) -> None:
     late_use(key)
     make_record(make_key(key.account, "batch"), utc(2026, 10, 3), MILLION)
-    assert usage_report.build(Query.parse(WHOLE), NOW)[0].parts == []
+    make_record(make_key(make_account("umbrella")), utc(2026, 10, 3), MILLION)
     of_account = usage_report.build(Query.parse({**WHOLE, "account": str(key.account_id)}), NOW)[0]
     assert [part.cost_nanos for part in of_account.parts] == [parse("5"), parse("10"), parse("5.00163")]
+
+
+def test_everybodys_month_is_by_currency(key: ApiKey) -> None:
+    first, second = late_use(key)
+    taiwan = make_key(make_account("umbrella", currency="TWD"))
+    make_record(taiwan, utc(2026, 10, 3), MILLION, version=price(currency="TWD"))
+    other = issue(taiwan, OCTOBER)
+    report = usage_report.build(Query.parse(WHOLE), NOW)[0]
+    found = {part.invoices: (part.currency, part.cost_nanos) for part in report.parts}
+    assert found == {
+        (first,): ("USD", parse("5")),
+        (second,): ("USD", parse("10")),
+        (): ("USD", parse("0.00163")),
+        (other,): ("TWD", parse("5")),
+    }
+    assert usage_report.build(Query.parse({"by": "key"}), utc(2026, 10, 31))[0].parts == []
 
 
 def test_month_without_use_has_no_parts(key: ApiKey) -> None:
@@ -136,9 +152,10 @@ def test_pages_name_the_invoices(key: ApiKey, login: Login) -> None:
 
 def test_many_invoices_are_one_row(key: ApiKey) -> None:
     first, _second = late_use(key)
-    rows = part_rows([*[Part((first,), 1)] * (MOST + 3), Part((), 7)], "USD")
-    assert [row["cost"] for row in rows[-2:]] == ["USD 0.000000003", "USD 0.000000007"]
-    assert (len(rows), rows[MOST]["words"]) == (MOST + 2, "On 3 more invoices")
+    rows = part_rows([*[Part((first,), "USD", 1)] * (MOST + 3), Part((), "USD", 7), Part((), "TWD", 5)])
+    assert [row["cost"] for row in rows[-3:]] == ["USD 0.000000003", "USD 0.000000007", "TWD 0.000000005"]
+    assert (len(rows), rows[MOST]["words"]) == (MOST + 3, "On 3 more invoices")
+    assert part_rows([Part((first,) * 11, "USD", 1)])[0]["words"] == "On 11 invoices together"
 
 
 def test_files_name_the_invoices(key: ApiKey, tmp_path: Path) -> None:
