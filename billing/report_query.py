@@ -65,8 +65,10 @@ class Periods:
     days: int = 0
 
     def counterpart(self, day: dt.date) -> dt.date | None:
-        """The day that a day before is set beside; None where its month has no such day (31 October in November)."""
-        return add_months(day, self.months) if self.months else day + dt.timedelta(days=self.days)
+        """The day that a day before is set beside; None where its month has no such day (31 October in November), or
+        the period has not (29 March, of 29 February before 30 March)."""
+        beside = add_months(day, self.months) if self.months else day + dt.timedelta(days=self.days)
+        return beside if beside is not None and self.now.first <= beside <= self.now.last else None
 
 
 @dataclass(frozen=True, slots=True)
