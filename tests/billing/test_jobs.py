@@ -131,7 +131,7 @@ def test_unwritten_end_is_known_within_a_minute() -> None:
     assert invoice_runs.tend(jobs.database_now() + jobs.SILENT / 2) == 0
     assert invoice_runs.tend(jobs.database_now() + jobs.SILENT + dt.timedelta(seconds=1)) == 1
     run.refresh_from_db()
-    assert (run.state, run.tries, run.result) == (State.DONE, 2, {"drafts": 1})
+    assert (run.state, run.tries, run.result) == (State.DONE, 2, {"drafts": 1, "refused": []})
     assert dt.timedelta(minutes=2) > jobs.SILENT > dt.timedelta(seconds=3 * jobs.BEAT_S)
 
 
