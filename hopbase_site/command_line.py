@@ -88,6 +88,8 @@ def reach_database(database: dict[str, Any]) -> None:
         psycopg.connect(**given, **options).close()
     except psycopg.OperationalError as error:
         raise OperationalError(str(error)) from error
+    except psycopg.ProgrammingError as error:  # an option that it does not know
+        raise ImproperlyConfigured(f"DATABASE_URL cannot be used: {error}") from None
 
 
 def describe(error: Exception) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
+from dotenv.parser import parse_stream
 
 from billing.periods import zones
 
@@ -34,13 +34,28 @@ DATABASE_SCHEMES = {"sqlite": "sqlite3", "postgres": "postgresql", "postgresql":
 
 
 def load(default: Path) -> None:
-    """Add what `.env` says (or the file that HOPBASE_ENV_FILE names); the environment's own values win."""
+    """Add what `.env` says (or the file that HOPBASE_ENV_FILE names); the environment's own values win.
+
+    A line that is no setting stops everything: without it, another database might be taken. It may hold a secret, so no
+    message repeats it.
+    """
     path = Path(os.environ.get("HOPBASE_ENV_FILE") or default)
-    if path.exists():
-        try:
-            environ.Env.read_env(path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ImproperlyConfigured(f"{path} cannot be read ({error}): mend the file or remove it") from None
+    if not path.exists():
+        return
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            bindings = list(parse_stream(lines))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImproperlyConfigured(f"{path} cannot be read ({error}): mend the file or remove it") from None
+    for name, value, original, has_error in bindings:
+        if has_error or (name is not None and value is None):
+            raise ImproperlyConfigured(
+                f"{path}, line {original.line}: this is no setting; write NAME=value, and quotes around a value with a "
+                "quotation mark or a line end"
+            )
+    for name, value, _, _ in bindings:
+        if name is not None:
+            os.environ.setdefault(name, value or "")
 
 
 def _read(name: str, default: Value, parse: Callable[[str], Value], wanted: str) -> Value:
@@ -98,15 +113,15 @@ def flag(name: str, default: bool) -> bool:
 
 
 def seconds(name: str, default: float) -> float:
-    """A length of time above zero."""
+    """A length of time above zero; the longest is eleven days, and no system call has trouble with it."""
 
     def parse(number: str) -> float:
         value = float(number)
-        if not (math.isfinite(value) and value > 0):
+        if not 0.001 <= value <= 1_000_000:  # nor has it with NaN
             raise ValueError
         return value
 
-    return _read(name, default, parse, "a number of seconds above 0, for example 10")
+    return _read(name, default, parse, "a number of seconds above 0 (0.001 to 1000000), for example 10")
 
 
 def count(name: str, default: int) -> int:
@@ -176,6 +191,32 @@ def web_address(name: str) -> str:
         raise ImproperlyConfigured(
             f"{name} is no whole URL that begins with http:// or https://, without a user or password: mend it in the "
             "environment or in .env, or leave it out"
+        )
+    return text
+
+
+def site_address(name: str, default: str) -> str:
+    """An http(s) URL of a site, in the form that others are made from: no slash at its end."""
+    scheme, _, rest = (web_address(name) or default).partition("://")
+    return f"{scheme.lower()}://{rest}".rstrip("/")
+
+
+def redis_address(name: str) -> str:
+    """The URL of a Redis, or "". It may hold a password, so no message repeats it."""
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return ""
+    try:
+        url = urlsplit(text)
+        whole = (
+            url.path if url.scheme == "unix" else url.scheme in ("redis", "rediss") and url.hostname and url.port != 0
+        )
+    except ValueError:
+        whole = False
+    if not whole or url.fragment:
+        raise ImproperlyConfigured(
+            f"{name} cannot be read: write it as redis://:PASSWORD@HOST:PORT/0, with % escapes for special characters "
+            "in the password; unset it for a Valkey in HOPBASE_VAR_DIR"
         )
     return text
 

@@ -47,7 +47,7 @@ LEASE_S = environment.seconds("HOPBASE_LEASE_S", 60.0)
 SLOW_READER_S = environment.seconds("HOPBASE_SLOW_READER_S", 60.0)
 ALARM_WEBHOOK_URL = environment.web_address("HOPBASE_ALARM_WEBHOOK_URL")
 ALARM_WEBHOOK_SECRET = environment.text("HOPBASE_ALARM_WEBHOOK_SECRET", "")
-PUBLIC_URL = environment.text("HOPBASE_PUBLIC_URL", "http://127.0.0.1:8000")
+PUBLIC_URL = environment.site_address("HOPBASE_PUBLIC_URL", "http://127.0.0.1:8000")
 SELLER = {
     "name": environment.text("HOPBASE_SELLER_NAME", "", longest=200),
     "address": environment.text("HOPBASE_SELLER_ADDRESS", ""),
@@ -62,7 +62,7 @@ APPROVAL_ABOVE = environment.amount("HOPBASE_APPROVAL_ABOVE", Decimal(100))
 
 # --- Storage ---
 DATABASE_URL = environment.text("DATABASE_URL", f"sqlite:///{VAR_DIR / 'hopbase.sqlite3'}")
-REDIS_URL = environment.text("REDIS_URL", "")
+REDIS_URL = environment.redis_address("REDIS_URL")
 """Empty: `manage.py serve` starts the embedded Valkey on a socket under VAR_DIR."""
 VALKEY_URL = REDIS_URL or f"unix://{VAR_DIR / 'valkey.sock'}"
 
@@ -164,7 +164,7 @@ SESSION_EXPIRE_AT_BROWSER_CLOSE = True
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"  # Strict would ask who follows a link to log in again
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
-CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
+CSRF_TRUSTED_ORIGINS = ["/".join(PUBLIC_URL.split("/")[:3])]
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 SECURE_HSTS_SECONDS = 365 * 24 * 60 * 60 if HTTPS else 0

@@ -20,7 +20,10 @@ models:
 """
 MISSING_SECRET = 'providers: [{name: acme, api_key: "${NO_SUCH_VARIABLE}"}]'
 NO_YAML = "providers: [\n  - {name: : }\n"
-APPLIED = {"good-and-bad.yaml": GOOD_AND_BAD, "missing-secret.yaml": MISSING_SECRET, "no-yaml.yaml": NO_YAML}
+APPLIED = {
+    "good-and-bad.yaml": GOOD_AND_BAD, "missing-secret.yaml": MISSING_SECRET, "no-yaml.yaml": NO_YAML,
+    "odd.env": "DATABASE_URL: postgresql://u:hunter2@db/x",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,13 @@ MISTAKES = {
     ),
     "no database URL": Mistake(SERVE, ("DATABASE_URL must begin with",), {"DATABASE_URL": "mysql://u:hunter2@db/x"}),
     "empty database": Mistake(SERVE, ("manage.py migrate",), {"DATABASE_URL": "sqlite:///{folder}/new.sqlite3"}),
+    "odd database option": Mistake(
+        SERVE, ("DATABASE_URL cannot be used", "foo"), {"DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x?foo=1"}
+    ),
+    "odd Redis URL": Mistake(SERVE, ("REDIS_URL cannot be read",), {"REDIS_URL": "redis://:hunter2#@127.0.0.1:6379/1"}),
+    "odd public URL": Mistake(SERVE, ("HOPBASE_PUBLIC_URL is no whole URL",), {"HOPBASE_PUBLIC_URL": "gateway.test"}),
+    "odd .env": Mistake(SERVE, ("odd.env, line 1",), {"HOPBASE_ENV_FILE": "{folder}/odd.env"}),
+    "no such port": Mistake(("serve", "--port", "70000"), ("70000", "port")),
     "taken port": Mistake(("serve", "--port", "{port}"), ("is taken", "--port")),
     "odd setting": Mistake(SERVE, ("HOPBASE_KEEPALIVE_S", "above 0"), {"HOPBASE_KEEPALIVE_S": "soon"}),
 }

@@ -71,6 +71,8 @@ def test_value_is_read(monkeypatch: pytest.MonkeyPatch, reader: str, text: str, 
         ("seconds", "abc", "a number of seconds above 0"),
         ("seconds", "-1", "a number of seconds above 0"),
         ("seconds", "nan", "a number of seconds above 0"),
+        ("seconds", "1e20", "a number of seconds above 0 .0.001 to 1000000."),
+        ("seconds", "1e-300", "a number of seconds above 0 .0.001 to 1000000."),
         ("count", "1.5", "a whole number above 0"),
         ("months", "-1", "a whole number of months, or 0"),
         ("months", "1201", "a whole number of months, or 0"),
@@ -123,6 +125,62 @@ def test_environment_wins_over_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert environment.count(NAME, 3) == 6
     assert environment.count("HOPBASE_OTHER_TESTED", 3) == 8
     monkeypatch.delenv("HOPBASE_OTHER_TESTED")
+
+
+def test_file_may_have_a_bom_and_spaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = f'\ufeff{NAME} = 7 # seven\r\n# a comment\r\nexport HOPBASE_OTHER_TESTED="1 Road\\nTaipei"\r\n\r\n'
+    (tmp_path / ".env").write_text(text, encoding="utf-8", newline="")
+    monkeypatch.setenv("HOPBASE_ENV_FILE", str(tmp_path / ".env"))
+    for name in (NAME, "HOPBASE_OTHER_TESTED"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    environment.load(tmp_path / "nowhere")
+    assert (environment.count(NAME, 3), environment.text("HOPBASE_OTHER_TESTED", "")) == (7, "1 Road\nTaipei")
+
+
+@pytest.mark.parametrize("line", ["DATABASE_URL: postgresql://u:hunter2@h/d", "hunter2", "=hunter2", "A='hunter2"])
+def test_line_that_is_no_setting_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str) -> None:
+    (tmp_path / ".env").write_text(f"HOPBASE_OTHER_TESTED=1\n{line}\n")
+    monkeypatch.setenv("HOPBASE_ENV_FILE", str(tmp_path / ".env"))
+    with pytest.raises(ImproperlyConfigured, match=r"\.env, line 2: this is no setting; write NAME=value") as refused:
+        environment.load(tmp_path / "nowhere")
+    assert "hunter2" not in str(refused.value)
+    assert "HOPBASE_OTHER_TESTED" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("", "http://default"),
+        ("https://host/", "https://host"),
+        ("HTTPS://host", "https://host"),
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("https://host/hop/", "https://host/hop"),
+    ],
+)
+def test_site_address_has_one_form(monkeypatch: pytest.MonkeyPatch, text: str, url: str) -> None:
+    monkeypatch.setenv(NAME, text)
+    assert environment.site_address(NAME, "http://default") == url
+
+
+@pytest.mark.parametrize(
+    "url", ["", "redis://h", "rediss://:p%23w@h:6379/1", "redis://[::1]:6379/0", "unix:///run/r.sock"]
+)
+def test_redis_address_is_read(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv(NAME, f" {url} ")
+    assert environment.redis_address(NAME) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://:hun#ter2@h:6379/1", "redis://:hun/ter2@h/1", "hunter2", "http://hunter2/1", "redis://:hunter2@h:x/1",
+     "redis://hunter2/0#x", "redis://", "unix://"],
+)  # fmt: skip
+def test_redis_faults_hide_the_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv(NAME, url)
+    with pytest.raises(ImproperlyConfigured, match=f"^{NAME} cannot be read: write it as redis://") as refused:
+        environment.redis_address(NAME)
+    assert not any(part in str(refused.value) for part in ("hunter2", "ter2", ":hun"))
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def listener(host: str, port: int, inherited: int | None) -> socket.socket:
     if inherited is not None:
         return socket.socket(fileno=inherited)
     try:
+        if not 0 <= port <= 65535:  # getaddrinfo takes it modulo 65536
+            raise OverflowError("port must be 0-65535")
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
         ]
