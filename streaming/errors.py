@@ -216,6 +216,5 @@ def retry_headers(failure: Failure, default_s: float = 5.0) -> dict[str, str]:
 
 def retry_after_headers(wait_s: float) -> dict[str, str]:
     """When to come again: whole seconds in 1..60, and the milliseconds."""
-    seconds = min(max(wait_s, 0.001), 60)
-    whole = max(1, math.ceil(seconds))
-    return {"retry-after": str(whole), "retry-after-ms": str(int(seconds * 1000))}
+    milliseconds = round(min(max(wait_s, 0.001), 60) * 1000)
+    return {"retry-after": str(math.ceil(milliseconds / 1000)), "retry-after-ms": str(milliseconds)}

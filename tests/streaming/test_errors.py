@@ -56,7 +56,15 @@ def test_no_attempt_is_no_route():
 
 
 @pytest.mark.parametrize(
-    ("after", "whole", "exact"), [(0.2, "1", "200"), (17, "17", "17000"), (17.2, "18", "17200"), (900, "60", "60000")]
+    ("after", "whole", "exact"),
+    [
+        (0.2, "1", "200"),
+        (17, "17", "17000"),
+        (17.2, "18", "17200"),
+        (900, "60", "60000"),
+        (1.0000004, "1", "1000"),
+        (0, "1", "1"),
+    ],
 )
 def test_retry_after_is_whole_and_bounded(after, whole, exact):
     headers = retry_headers(Failure("rate_limited", "429", retry_after_s=after))
