@@ -62,6 +62,10 @@ class Blocker:
         return self.kind in HOLDS_UP
 
 
+class DraftChanged(Exception):
+    """What a draft would bill is no more what was shown of it; it stays a draft."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """What an issue of many came to: what is issued, and what is not, with the reasons."""
@@ -146,12 +150,16 @@ def _issue_some(chosen: Sequence[Invoice], now: dt.datetime, outcome: Outcome) -
         outcome.issued += issued
 
 
-def issue_one(invoice_id: int, *, now: dt.datetime, waiting: bool = False) -> Invoice:
+def issue_one(invoice_id: int, *, now: dt.datetime, seen: str | None = None, waiting: bool = False) -> Invoice:
     """Issue a draft, note it in the audit log, and make its document. IssueBlocked as `invoices.issue`.
 
-    `waiting`: somebody waits for a page, so that a long document is left to beat.
+    `seen`: `seen_of` the draft that was agreed to; DraftChanged where the issue would bill another amount. `waiting`:
+    somebody waits for a page, so that a long document is left to beat.
     """
-    (issued,) = _issue([invoice_id], now)
+    with transaction.atomic():
+        (issued,) = _issue([invoice_id], now)
+        if seen not in (None, seen_of([issued])):
+            raise DraftChanged
     if not (waiting and invoice_documents.is_long(issued)):
         invoice_documents.make([issued], now=now)
     return issued
@@ -223,6 +231,12 @@ def _totals_before(month: dt.date) -> Mapping[int, int]:
     last = (month.replace(day=1) - dt.timedelta(days=1)).replace(day=1)
     standing = invoices.of_month(last).exclude(status=Invoice.Status.DRAFT)
     return dict(standing.values_list("api_key", "total_nanos"))
+
+
+def seen_of(found: Sequence[Invoice]) -> str:
+    """What is shown of drafts that are to be issued, as one word: whoever confirms confirms that."""
+    sums = ",".join(f"{currency}{nanos}" for currency, nanos in totals(found).items())
+    return f"{len(found)}:{sums}"
 
 
 def totals(found: Iterable[Invoice]) -> dict[str, int]:

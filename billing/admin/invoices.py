@@ -201,9 +201,13 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
         blockers: list[SafeString | str] = []
         if request.method == "POST":
             try:
-                issued = month_close.issue_one(invoice.pk, now=now(), waiting=True)
+                issued = month_close.issue_one(invoice.pk, now=now(), seen=request.POST.get("seen", ""), waiting=True)
             except invoices.IssueBlocked as blocked:
                 blockers = explain(invoice, blocked)
+            except month_close.DraftChanged:
+                invoices.draft_again([invoice.api_key_id])
+                messages.warning(request, _("The draft has changed since you looked. Nothing was issued: look again."))
+                return redirect(request.path)
             else:
                 self.log_change(request, issued, [{"changed": {"fields": ["issued"]}}])
                 messages.success(request, _("The invoice %(number)s is issued.") % {"number": issued.number})
@@ -219,7 +223,7 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
             request, self, invoice, title=_("Issue an invoice"), verb=_("Issue"), effects=effects, blockers=blockers,
             question=_("Issue the invoice of %(key)s for %(month)s, %(total)s as drafted?")
             % {"key": f"{invoice.account_name}/{invoice.key_name}", "month": f"{invoice.month:%Y-%m}", "total": total},
-            cancel_url=change_url(invoice),
+            cancel_url=change_url(invoice), hidden=[("seen", month_close.seen_of([invoice]))],
         )  # fmt: skip
 
     @asks_first(gettext_lazy("Mark paid"), "mark-paid", icon="payments", variant=ActionVariant.PRIMARY)

@@ -152,7 +152,7 @@ def issue(request: HttpRequest) -> HttpResponse:
     if not chosen:
         messages.info(request, _("There is nothing to issue: no draft of the month is without unpriced requests."))
         return redirect(back)
-    if request.method == "POST" and request.POST.get("seen") == _seen(chosen):
+    if request.method == "POST" and request.POST.get("seen") == month_close.seen_of(chosen):
         run = invoice_runs.ask_issue(month, chosen, by=cast(User, request.user))
         _say_if_other(request, run, Act.ISSUE)
         return redirect(back)
@@ -167,7 +167,7 @@ def issue(request: HttpRequest) -> HttpResponse:
     return ask(
         request, site_admin(Invoice), None, title=_("Issue a month"), cancel_url=back, question=question % words,
         verb=ngettext("Issue %(count)s invoice", "Issue %(count)s invoices", len(chosen)) % words,
-        effects=_effects(month, chosen, len(drafts) - len(chosen)), hidden=[("seen", _seen(chosen))],
+        effects=_effects(month, chosen, len(drafts) - len(chosen)), hidden=[("seen", month_close.seen_of(chosen))],
     )  # fmt: skip
 
 
@@ -326,11 +326,6 @@ def _each_amount(found: Iterable[Invoice]) -> list[str]:
 
 def _amounts(found: Iterable[Invoice]) -> str:
     return " · ".join(_each_amount(found)) or UNKNOWN
-
-
-def _seen(chosen: Sequence[Invoice]) -> str:
-    totals = ",".join(f"{currency}{nanos}" for currency, nanos in month_close.totals(chosen).items())
-    return f"{len(chosen)}:{totals}"
 
 
 def _say_if_other(request: HttpRequest, run: InvoiceRun, act: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 from django.db.models import Sum
+from django.test import Client
 from django.urls import reverse
 from django.utils.timezone import now
 
@@ -25,7 +26,7 @@ from billing.usage import BUCKETS, Part, TokenUsage
 from tests.billing.admin_site import Login
 from tests.billing.admin_site import own_world as own_world
 from tests.billing.admin_world import World, make_full_record
-from tests.billing.factories import TIERS, make_account, make_key, make_record, per_million, price, utc
+from tests.billing.factories import TIERS, make_account, make_adjustment, make_key, make_record, per_million, price, utc
 
 pytestmark = pytest.mark.django_db
 
@@ -166,11 +167,43 @@ def test_unpriced_records_block_the_issue(login: Login, world: World) -> None:
 
 def test_issue_gives_the_next_number(login: Login, world: World) -> None:
     draft = Invoice.objects.get(api_key=world.key, status="draft")
-    response = login("finance").post(url("issue", draft))
+    client = login("finance")
+    response = client.post(url("issue", draft), {"seen": seen(client, draft)})
     assert response.status_code == 302
     draft.refresh_from_db()
     year, last = str(world.note.invoice_number).split("-")
     assert (draft.status, draft.number) == ("open", f"{year}-{int(last) + 1:06d}")
+
+
+def seen(client: Client, draft: Invoice) -> str:
+    """What the page that asks has shown, as its button sends it."""
+    found: str = dict(client.get(url("issue", draft)).context["hidden"])["seen"]
+    return found
+
+
+def test_issue_bills_what_was_seen(login: Login, world: World) -> None:
+    """What arrived after the question was asked makes it ask again, with the draft made anew; nothing is claimed."""
+    client, draft = login("finance"), Invoice.objects.get(api_key=world.key, status="draft")
+    before = seen(client, draft)
+    late = make_adjustment(world.key, draft.period_start, parse(550))
+    response = client.post(url("issue", draft), {"seen": before}, follow=True)
+    assert response.redirect_chain == [(url("issue", draft), 302)]
+    assert "The draft has changed since you looked. Nothing was issued: look again." in response.text
+    assert "USD 550." in response.context["question"]
+    late.refresh_from_db()
+    draft.refresh_from_db()
+    assert (draft.status, draft.number, late.invoice) == ("draft", None, None)
+    client.post(url("issue", draft), {"seen": seen(client, draft)})
+    late.refresh_from_db()
+    draft.refresh_from_db()
+    assert (draft.status, draft.total_nanos > parse(550), late.invoice) == ("open", True, draft)
+
+
+def test_issue_that_nobody_saw_is_refused(login: Login, world: World) -> None:
+    draft = Invoice.objects.get(api_key=world.key, status="draft")
+    assert login("finance").post(url("issue", draft)).headers["location"] == url("issue", draft)
+    draft.refresh_from_db()
+    assert draft.status == "draft"
 
 
 def test_issued_twice_changes_nothing(login: Login, world: World) -> None:
