@@ -116,10 +116,15 @@ def rotate(key: ApiKey, grace: dt.timedelta, at: dt.datetime | None = None, *, r
     return secret
 
 
-def end_old_secret(key: ApiKey, at: dt.datetime) -> None:
-    """Refuse the secret from before the last rotation from now on, though its grace time is not over."""
+def end_old_secret(key: ApiKey, at: dt.datetime, *, ended: str | None = None) -> None:
+    """Refuse the secret from before the last rotation from now on, though its grace time is not over.
+
+    `ended` is the digest of the secret that is to be ended: RotatedMeanwhile where the old one is another by now.
+    """
     with one_version():
         key.refresh_from_db()
+        if ended is not None and key.previous_digest != ended:
+            raise RotatedMeanwhile("the key was rotated: its old secret is another one")
         if key.previous_until is not None and key.previous_until > at:
             key.previous_until = at
             key.save(update_fields=["previous_until"])

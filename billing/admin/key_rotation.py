@@ -110,11 +110,23 @@ class KeyRotation:
             messages.info(request, _("The key %(key)s has no old secret that works.") % {"key": key})
             return redirect(change_url(key))
         if request.method == "POST":
-            keys.end_old_secret(key, now())
-            admin: Any = self
-            admin.log_change(request, key, [{"changed": {"fields": ["old secret"]}}])
-            messages.success(request, _("The old secret of the key %(key)s is ended.") % {"key": key})
-            return redirect(change_url(key))
+            if not constant_time_compare(request.POST.get("mark", ""), mark_of(key)):
+                return self._ask_to_end(request, key, again=True)
+            return self._end(request, key)
+        return self._ask_to_end(request, key)
+
+    def _end(self, request: HttpRequest, key: ApiKey) -> HttpResponse:
+        try:
+            keys.end_old_secret(key, now(), ended=key.previous_digest)
+        except keys.RotatedMeanwhile:
+            return redirect(request.path)  # which asks about the one that is old now
+        admin: Any = self
+        admin.log_change(request, key, [{"changed": {"fields": ["old secret"]}}])
+        messages.success(request, _("The old secret of the key %(key)s is ended.") % {"key": key})
+        return redirect(change_url(key))
+
+    def _ask_to_end(self, request: HttpRequest, key: ApiKey, *, again: bool = False) -> HttpResponse:
+        """`again`: another secret is the old one since the question was asked, so that nothing was done."""
         effects = [
             format_html(
                 _("The old secret {} was last used: {}"), code(key.previous_shown), _used(key, key.previous_used_at)
@@ -125,7 +137,8 @@ class KeyRotation:
         return ask(
             request, self, key, title=_("End an old secret"), danger=True, verb=_("End the old secret"),
             question=_("End the old secret of the key %(key)s?") % {"key": key}, effects=effects,
-            cancel_url=change_url(key),
+            blockers=[_("The key was rotated meanwhile: its old secret is another one now.")] if again else [],
+            hidden=[("mark", mark_of(key))], cancel_url=change_url(key),
         )  # fmt: skip
 
 

@@ -136,13 +136,32 @@ def test_old_secret_is_ended_early(login: Login, world: World) -> None:
     rotate(client, world.key)
     assert "End the old secret" in client.get(page(world.key)).text
     assert "End the old secret of the key northwind/production?" in client.get(end).text
-    assert client.post(end).status_code == 302
+    assert client.post(end, {"mark": mark_of(world.key)}).status_code == 302
     world.key.refresh_from_db()
     assert world.key.previous_until is not None
     assert world.key.previous_until <= now()
     entry = AuditEntry.objects.first()
     assert entry is not None
     assert (entry.who, list(entry.changes)) == ("operator", ["previous_until"])
+
+
+def test_only_the_old_secret_that_was_named_is_ended(login: Login, world: World) -> None:
+    """Somebody rotates again between question and answer: what is old by then was not asked about."""
+    client = login("operator")
+    end = reverse("admin:billing_apikey_end_old_secret", args=[world.key.pk])
+    rotate(client, world.key)
+    asked = dict(client.get(end).context["hidden"])
+    rotate(login("root"), world.key)
+    until = world.key.previous_until
+    again = client.post(end, asked)
+    world.key.refresh_from_db()
+    assert (again.status_code, world.key.previous_until) == (409, until)
+    assert "The key was rotated meanwhile: its old secret is another one now." in again.text
+    assert str(world.key.previous_shown) in again.text
+    client.post(end, dict(again.context["hidden"]))
+    world.key.refresh_from_db()
+    assert world.key.previous_until is not None
+    assert world.key.previous_until <= now()
 
 
 def test_revoked_key_is_not_rotated(login: Login, world: World) -> None:

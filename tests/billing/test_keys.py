@@ -178,7 +178,9 @@ def test_replaced_secret_is_rotated_once(account: Account) -> None:
 def test_old_secret_ends_early(account: Account) -> None:
     key, _ = keys.create(account, "production")
     keys.rotate(key, dt.timedelta(days=7), NOW)
-    keys.end_old_secret(key, NOW + dt.timedelta(hours=1))
+    with pytest.raises(keys.RotatedMeanwhile):
+        keys.end_old_secret(key, NOW, ended=key.digest)
+    keys.end_old_secret(key, NOW + dt.timedelta(hours=1), ended=key.previous_digest)
     keys.end_old_secret(key, NOW + dt.timedelta(hours=2))
     assert ApiKey.objects.get().previous_until == NOW + dt.timedelta(hours=1)
 
