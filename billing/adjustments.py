@@ -31,12 +31,29 @@ ALONE = dt.timedelta(days=30)
 """For so long what somebody made without a second person counts with what they make next."""
 
 
+AGAIN = dt.timedelta(days=1)
+"""For so long what is asked for `once` is known again: a second click, a form that Back brings again."""
+
+
 class AdjustmentError(Exception):
     """What was asked cannot be done to this adjustment; the text says why."""
 
 
 class SelfApproval(AdjustmentError):
     """Who proposed an adjustment is not the one to approve it."""
+
+
+class MadeAlready(AdjustmentError):
+    """The very same was asked for before; `adjustment` is what came of it."""
+
+    def __init__(self, adjustment: Adjustment) -> None:
+        super().__init__(
+            gettext(
+                "This adjustment was made already, and nothing was made twice. For another one like it, write a reason "
+                "that tells the two apart."
+            )
+        )
+        self.adjustment = adjustment
 
 
 def claimable(period_end: dt.datetime) -> QuerySet[Adjustment]:
@@ -72,8 +89,12 @@ def propose(
     by: User,
     now: dt.datetime,
     record: UsageRecord | None = None,
+    once: bool = False,
 ) -> Adjustment:
-    """Make an adjustment by hand, signed, below zero for a credit. It counts at once, or once it is approved."""
+    """Make an adjustment by hand, signed, below zero for a credit. It counts at once, or once it is approved.
+
+    `once`: MadeAlready where the same person has made the very same within a day.
+    """
     if kind not in BY_HAND:
         raise AdjustmentError(
             gettext("Choose goodwill or correction: adjustments of the kind %(kind)s are the ledger's own.")
@@ -102,6 +123,8 @@ def propose(
     with transaction.atomic():
         # One after the other for each account, so that two at once do not both look small.
         account = Account.objects.select_for_update().get(pk=key.account_id)
+        if once and (before := _same_before(adjustment)) is not None:
+            raise MadeAlready(before)
         if record is not None and not UsageRecord.objects.filter(pk=record.pk).exists():
             raise AdjustmentError(gettext("The record of this request was dropped: leave the request out."))
         if not needs_approval(amount_nanos, made_alone(account, by, credits=amount_nanos < 0, now=now)):
@@ -154,6 +177,14 @@ def carry_over(invoice: Invoice, nanos: int, now: dt.datetime) -> None:
         )
         _count_from(half, now)
         half.save(force_insert=True)
+
+
+def _same_before(adjustment: Adjustment) -> Adjustment | None:
+    """What this one would repeat in all that was asked for; what was rejected may be asked for again."""
+    asked = ("api_key", "record", "kind", "amount_nanos", "reason", "proposed_by")
+    same = Adjustment.objects.filter(**{name: getattr(adjustment, name) for name in asked})
+    recent = same.filter(created_at__gt=adjustment.created_at - AGAIN).exclude(state=State.REJECTED)
+    return recent.order_by("pk").last()
 
 
 def _proposed(adjustment_id: int) -> Adjustment:

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 from unfold.enums import ActionVariant
 
 from billing import adjustments
-from billing.adjustments import BY_HAND, AdjustmentError, Kind, State
+from billing.adjustments import BY_HAND, AdjustmentError, Kind, MadeAlready, State
 from billing.admin.access import EndlessAdmin, ask, asks_first
 from billing.admin.display import UNKNOWN, ago, badge, change_url, figure, link, moment, signed, stacked
 from billing.admin.fields import ScaledField
@@ -158,14 +158,18 @@ class AdjustmentAdmin(EndlessAdmin[Adjustment]):
     ) -> HttpResponse:
         buttons = {"show_save_and_add_another": False, "show_save_and_continue": False}
         title = {"title": _("Propose an adjustment")}
-        return super().add_view(request, form_url, {**(extra_context or {}), **buttons, **title})
+        try:
+            return super().add_view(request, form_url, {**(extra_context or {}), **buttons, **title})
+        except MadeAlready as already:
+            messages.warning(request, str(already))
+            return redirect(change_url(already.adjustment))
 
     def save_model(self, request: HttpRequest, obj: Adjustment, form: ModelForm[Adjustment], change: bool) -> None:
         """A new one goes through `billing.adjustments`, which knows whether it counts at once."""
         given = form.cleaned_data
         made = adjustments.propose(
             given["api_key"], given["kind"], given["amount_nanos"], given["reason"],
-            by=cast(User, request.user), now=now(), record=given.get("record"),
+            by=cast(User, request.user), now=now(), record=given.get("record"), once=True,
         )  # fmt: skip
         obj.__dict__.update(made.__dict__)
 

@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 from pytest_django import Settings
 
 from billing import adjustments, invoices
-from billing.adjustments import AdjustmentError, SelfApproval
+from billing.adjustments import AdjustmentError, MadeAlready, SelfApproval
 from billing.models import Adjustment, ApiKey, BudgetMonth
 from billing.money import parse
 from billing.usage import TokenUsage
@@ -53,6 +53,20 @@ def test_small_one_counts_at_once(key: ApiKey, ann: User) -> None:
     )  # fmt: skip
     assert made.decided_by is None
     assert spent(key) == {"12": parse(-100)}
+
+
+def test_asked_for_once_is_made_once(key: ApiKey, ann: User, ben: User) -> None:
+    def ask(by: User, amount: str = "-5", now: dt.datetime = NOW) -> Adjustment:
+        return adjustments.propose(key, "goodwill", parse(amount), "an outage ", by=by, now=now, once=True)
+
+    made = ask(ann)
+    with pytest.raises(MadeAlready) as again:
+        ask(ann, now=NOW + dt.timedelta(hours=23))
+    assert again.value.adjustment == made
+    ask(ann, "-6")
+    ask(ben)
+    ask(ann, now=NOW + dt.timedelta(hours=25))
+    assert Adjustment.objects.count() == 4
 
 
 def test_large_one_waits_for_approval(key: ApiKey, ann: User, ben: User) -> None:

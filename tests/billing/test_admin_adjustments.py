@@ -55,6 +55,24 @@ def test_proposal_takes_what_a_column_holds(login: Login, world: World) -> None:
     assert propose(login, world, amount_nanos="-9223372036.854775807").amount_nanos == -MAX_NANOS
 
 
+@pytest.mark.parametrize("amount", ["-12.50", "-150"])
+def test_sent_twice_makes_one(login: Login, world: World, amount: str) -> None:
+    """Whether it counts at once or waits; another one is made by a reason of its own."""
+    made = propose(login, world, amount_nanos=amount)
+    client, add = login("finance"), reverse("admin:billing_adjustment_add")
+    again = client.post(add, proposal(world, amount_nanos=amount), follow=True)
+    assert again.redirect_chain == [(url("change", made), 302)]
+    assert "This adjustment was made already, and nothing was made twice." in again.text
+    assert Adjustment.objects.filter(reason="an outage").count() == 1
+    assert propose(login, world, amount_nanos=amount, reason="another outage").pk > made.pk
+
+
+def test_rejected_can_be_proposed_again(login: Login, world: World) -> None:
+    made = propose(login, world, amount_nanos="-150")
+    login("finance").post(url("reject", made), {"reason": "too early"})
+    assert propose(login, world, amount_nanos="-150").pk > made.pk
+
+
 @pytest.mark.parametrize("act", ["approve", "reject"])
 def test_question_has_sign_and_all_places(login: Login, world: World, act: str) -> None:
     made = make_adjustment(
