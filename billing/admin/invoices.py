@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy
 from unfold.decorators import action
 from unfold.enums import ActionVariant
 
-from billing import invoice_pdf, invoices, month_close
+from billing import credit_notes, invoice_pdf, invoices, month_close
 from billing.admin.access import EndlessAdmin, ReadOnlyAdmin, ask, asks_first
 from billing.admin.credit_notes import ADD as ADD_CREDIT_NOTE
 from billing.admin.credit_notes import credit_page
@@ -51,6 +51,8 @@ from billing.money import NANO_PLACES
 from billing.words import in_words, stored_words
 
 OF_ADJUSTMENTS = (ADJUSTMENT, CARRIED_OVER)
+IN_ADVANCE = dt.timedelta(days=92)
+"""A payment may come so long before the month that an invoice bills; a slip of the year is further off."""
 STATUS_LOOKS = {
     Invoice.Status.DRAFT: ("calm", "edit_note"),
     Invoice.Status.OPEN: ("warn", "hourglass_top"),
@@ -108,6 +110,17 @@ class PaidForm(forms.Form):
         label=gettext_lazy("payment reference"), max_length=100, required=False, widget=TextWidget(),
         help_text=gettext_lazy("What your bank calls the payment."),
     )  # fmt: skip
+
+    def __init__(self, invoice: Invoice, today: dt.date, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"initial": {"paid_on": today}, **kwargs})
+        self.first, self.last = invoice.month - IN_ADVANCE, today + dt.timedelta(days=1)
+
+    def clean_paid_on(self) -> dt.date:
+        day: dt.date = self.cleaned_data["paid_on"]
+        if not self.first <= day <= self.last:
+            words = {"first": self.first.isoformat(), "last": self.last.isoformat()}
+            raise ValidationError(_("Write the day of the payment, from %(first)s to %(last)s.") % words)
+        return day
 
 
 @admin.register(Invoice)
@@ -231,7 +244,7 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
         invoice = self._standing(request, object_id, Invoice.Status.OPEN)
         if isinstance(invoice, HttpResponse):
             return invoice
-        form = PaidForm(request.POST or None, initial={"paid_on": dt.datetime.now(seller_zone()).date()})
+        form = PaidForm(invoice, dt.datetime.now(seller_zone()).date(), request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
                 invoices.mark_paid(invoice.pk, form.cleaned_data["paid_on"], form.cleaned_data["reference"])
@@ -240,11 +253,16 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
             self.log_change(request, invoice, [{"changed": {"fields": ["paid"]}}])
             messages.success(request, _("The invoice %(number)s is paid.") % {"number": invoice.number})
             return redirect(change_url(invoice))
-        total = money(invoice.total_nanos, invoice.currency)
+        notes = credit_notes.credited([invoice.pk])[invoice.pk]
+        nanos = {"due": due_nanos(invoice, notes), "total": invoice.total_nanos, "credited": notes.total_nanos}
+        words = {name: money(amount, invoice.currency) for name, amount in nanos.items()}
+        effects = [_("It owes nothing any more. Date and reference stay with it.")]
+        if notes.total_nanos:
+            effects.insert(0, _("Its total is %(total)s, of which credit notes took %(credited)s back.") % words)
         return ask(
             request, self, invoice, title=_("Mark an invoice paid"), verb=_("Mark paid"), form=form,
-            question=_("Mark the invoice %(number)s over %(total)s paid?") % {"number": invoice.number, "total": total},
-            effects=[_("It owes nothing any more. Date and reference stay with it.")], cancel_url=change_url(invoice),
+            question=_("Mark the invoice %(number)s paid? %(due)s is due.") % {"number": invoice.number, **words},
+            effects=effects, cancel_url=change_url(invoice),
         )  # fmt: skip
 
     @asks_first(gettext_lazy("Credit note"), "credit", icon="undo")

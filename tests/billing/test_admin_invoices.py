@@ -17,8 +17,11 @@ from django.test import Client
 from django.urls import reverse
 from django.utils.timezone import now
 
-from billing import invoices
+from billing import credit_notes, invoices
+from billing.admin.display import money
+from billing.admin.invoices import seller_zone
 from billing.admin.lines import records_behind
+from billing.credit_notes import Wanted
 from billing.models import Account, Invoice, InvoiceLine, UsageRecord
 from billing.money import parse
 from billing.pricing import LongContext
@@ -218,10 +221,40 @@ def test_paid_keeps_date_and_reference(login: Login, world: World) -> None:
     client = login("finance")
     response = client.post(url("mark_paid", world.open), {"paid_on": "", "reference": "x"})
     assert response.status_code == 200
-    client.post(url("mark_paid", world.open), {"paid_on": "2026-11-30", "reference": "bank 77"})
+    client.post(url("mark_paid", world.open), {"paid_on": now().date(), "reference": "bank 77"})
     world.open.refresh_from_db()
-    assert (world.open.status, world.open.paid_on) == ("paid", dt.date(2026, 11, 30))
+    assert (world.open.status, world.open.paid_on) == ("paid", now().date())
     assert world.open.payment_reference == "bank 77"
+
+
+def test_question_of_payment_tells_what_is_due(login: Login, world: World) -> None:
+    """As the list has it: a credit note has lowered it."""
+    client, number = login("finance"), world.open.number
+    total = money(world.open.total_nanos, "USD")
+    asked = client.get(url("mark_paid", world.open))
+    assert (asked.context["question"], len(asked.context["effects"])) == (
+        f"Mark the invoice {number} paid? {total} is due.", 1,
+    )  # fmt: skip
+    credit_notes.make(world.open.pk, Wanted(amount_nanos=parse(1)), "a wrong price", by=None, now=now())
+    due = money(world.open.total_nanos - parse(1), "USD")
+    asked = client.get(url("mark_paid", world.open))
+    assert asked.context["question"] == f"Mark the invoice {number} paid? {due} is due."
+    assert asked.context["effects"][0] == f"Its total is {total}, of which credit notes took USD 1.00 back."
+
+
+def test_payment_has_a_day_near_its_invoice(login: Login, world: World) -> None:
+    client = login("finance")
+    today = dt.datetime.now(seller_zone()).date()
+    first, last = world.open.month - dt.timedelta(days=92), today + dt.timedelta(days=1)
+    for day in (dt.date.min, first - dt.timedelta(days=1), last + dt.timedelta(days=1), dt.date.max):
+        answer = client.post(url("mark_paid", world.open), {"paid_on": day, "reference": "bank 77"})
+        assert f"Write the day of the payment, from {first} to {last}." in answer.text, day
+        assert "bank 77" in answer.text
+    world.open.refresh_from_db()
+    assert (world.open.status, world.open.paid_on) == ("open", None)
+    client.post(url("mark_paid", world.open), {"paid_on": first})
+    world.open.refresh_from_db()
+    assert (world.open.status, world.open.paid_on) == ("paid", first)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -242,7 +275,7 @@ def test_who_comes_second_is_told(login: Login, world: World, action: str) -> No
         paying.wait()
         answer = client.post(
             url(action, world.open),
-            {"paid_on": "2026-11-21", "reference": "second", "number": world.open.number, "reason": "an error"},
+            {"paid_on": now().date(), "reference": "second", "number": world.open.number, "reason": "an error"},
             follow=True,
         )
         first.result()
