@@ -15,14 +15,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
-from django.db.models import Sum
 
 from billing import adjustments, clickhouse, invoice_parts, money, seals
 from billing.invoice_parts import Part
 from billing.models import Account, ApiKey
 from billing.periods import local_day
 from billing.report_query import ACCOUNT, DAY, KEY, LAST_MONTH, THIS_MONTH, BadQuery, Periods, Query, Span
-from billing.usage_sums import Cut, Figures, one_snapshot, sums
+from billing.usage_sums import Cut, Figures, MoneySum, one_snapshot, sums
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +177,8 @@ def adjusted(report: Report) -> list[tuple[str, int]]:
     chosen = {"account": query.account, "api_key": query.key, "currency": query.currency}
     wanted = {name: value for name, value in chosen.items() if value is not None}
     made = adjustments.counted().filter(day__gte=span.first, day__lte=span.last, **wanted).order_by("currency")
-    return list(made.values_list("currency").annotate(nanos=Sum("amount_nanos")))
+    sums = made.values_list("currency").annotate(nanos=MoneySum("amount_nanos"))
+    return [(currency, int(nanos)) for currency, nanos in sums]
 
 
 def share(part: int, whole: int) -> Decimal | None:

@@ -11,6 +11,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from billing import rollups, usage_report, usage_sheet
 from billing.models import ApiKey
+from billing.money import MAX_NANOS
 from billing.report_query import BadQuery, Query
 from billing.usage import TokenUsage
 from billing.usage_report import Lone, Report, adjusted, build, change, share
@@ -151,6 +152,14 @@ def test_adjustments_are_told_apart(key: ApiKey) -> None:
     found = report()
     assert adjusted(found) == [("USD", -1_500_000)]
     assert found.totals[0].now.cost_nanos == 1_630_000
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_adjustments_add_up_past_a_column(key: ApiKey, sign: int) -> None:
+    for day in (3, 4, 5):
+        make_adjustment(key, utc(2026, 11, day), sign * MAX_NANOS)
+    ((currency, nanos),) = adjusted(report())
+    assert (currency, nanos, type(nanos)) == ("USD", sign * 3 * MAX_NANOS, int)
 
 
 def test_charts_days_hold_the_table(key: ApiKey) -> None:
