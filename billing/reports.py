@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from django.db.models import Prefetch, Q, Sum
+from django.db.models import Prefetch, Q
 
 from billing import adjustments, money
 from billing.models import ApiKey, BudgetMonth, UsageRecord
 from billing.periods import local_day, next_month
 from billing.usage import BUCKETS
-from billing.usage_sums import Cut, Figures, sums
+from billing.usage_sums import Cut, Figures, MoneySum, sums
 
 COUNTS = (*BUCKETS, "reasoning")
 
@@ -73,8 +73,8 @@ def _with_adjustments(rows: Sequence[DayUsage], days: Q) -> Collection[DayUsage]
     """The rows with what was billed more or less on these days; where nothing else was used, on rows of their own."""
     found = {(row.day, row.model): row for row in rows}
     made = adjustments.counted().filter(days).order_by().values_list("day", "record__model")
-    for day, model, nanos in made.annotate(nanos=Sum("amount_nanos")):
-        at = (day, model or "")
+    for day, model, nanos in made.annotate(nanos=MoneySum("amount_nanos")):
+        at, nanos = (day, model or ""), int(nanos)
         row = found.get(at) or DayUsage(*at, 0, 0, dict.fromkeys(COUNTS, 0), 0)
         found[at] = replace(row, cost_nanos=row.cost_nanos + nanos, adjustment_nanos=nanos)
     return found.values()

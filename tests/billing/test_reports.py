@@ -10,7 +10,7 @@ from django.db.models import Sum
 
 from billing import reports, rollups
 from billing.models import ApiKey, Attempt, RollupDue, UsageDay, UsageRecord
-from billing.money import parse
+from billing.money import MAX_NANOS, parse
 from billing.usage import Part, TokenUsage
 from tests.billing.factories import (
     USUAL,
@@ -109,6 +109,13 @@ def test_adjustments_are_inside_the_cost(key: ApiKey) -> None:
     assert reports.usage_by_day_and_model(key.pk, NOVEMBER, DECEMBER) == found
     assert reports.budget(key, utc(2026, 11, 9)).spent_nanos == cost(found)
     assert (detail(key, record)["cost"], detail(key, record)["adjustments"]) == ("0.001630000", "0.000000012")
+
+
+def test_adjustments_add_up_past_a_column(key: ApiKey) -> None:
+    for _ in range(2):
+        make_adjustment(key, utc(2026, 11, 3), MAX_NANOS)
+    (row,) = reports.usage_by_day_and_model(key.pk, NOVEMBER, DECEMBER)
+    assert (row.adjustment_nanos, row.cost_nanos) == (2 * MAX_NANOS, 2 * MAX_NANOS)
 
 
 def test_credits_leave_more_to_spend(key: ApiKey) -> None:
