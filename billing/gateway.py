@@ -1,6 +1,6 @@
 """What billing's pages ask the gateway, which billing does not know: streaming answers once its app is ready.
 
-Without an answer Redis counts as away, and no model as offered.
+Without an answer Redis counts as away, and no model is there or offered.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ ReadSharedUse = Callable[[Collection[KeyMonth]], Mapping[int, SharedUse] | None]
 """By key id, of months one for each key; None when Redis is away."""
 ReadOffer = Callable[[], Mapping[str, frozenset[str]]]
 """Public models that have a route now -> the wire formats in which they can be asked, by name."""
+ReadModels = Callable[[], Collection[str]]
+"""The names of all public models, with a route or without."""
 
 
 def _nobody_counts(months: Collection[KeyMonth]) -> None:
@@ -41,14 +43,19 @@ def _nothing_offered() -> Mapping[str, frozenset[str]]:
     return {}
 
 
+def _no_models() -> Collection[str]:
+    return ()
+
+
 _shared_use: ReadSharedUse = _nobody_counts
 _offer: ReadOffer = _nothing_offered
+_models: ReadModels = _no_models
 
 
-def answer(shared_use: ReadSharedUse, offer: ReadOffer) -> None:
+def answer(shared_use: ReadSharedUse, offer: ReadOffer, models: ReadModels) -> None:
     """Say who answers."""
-    global _shared_use, _offer
-    _shared_use, _offer = shared_use, offer
+    global _shared_use, _offer, _models
+    _shared_use, _offer, _models = shared_use, offer, models
 
 
 def shared_use(months: Collection[KeyMonth]) -> Mapping[int, SharedUse] | None:
@@ -59,3 +66,8 @@ def shared_use(months: Collection[KeyMonth]) -> Mapping[int, SharedUse] | None:
 def offer() -> Mapping[str, frozenset[str]]:
     """The public models that have a route now, with the wire formats in which they can be asked."""
     return _offer()
+
+
+def models() -> Collection[str]:
+    """The names of all public models."""
+    return _models()

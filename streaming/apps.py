@@ -14,8 +14,8 @@ class StreamingConfig(AppConfig):
         from billing.sweep import process_lost
         from streaming.limits.lost import give_back
         from streaming.limits.present import shared_use
-        from streaming.models import Model, Provider, Route, offered
+        from streaming.models import Model, Provider, Route, model_names, offered
 
         process_lost.connect(give_back)
         audit.watch(Model, Provider, Route)
-        gateway.answer(shared_use, offered)
+        gateway.answer(shared_use, offered, model_names)

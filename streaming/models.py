@@ -153,6 +153,11 @@ def offered() -> dict[str, frozenset[str]]:
     return found
 
 
+def model_names() -> frozenset[str]:
+    """All public models, with a route or without."""
+    return frozenset(Model.objects.order_by().values_list("name", flat=True))
+
+
 def put_back(route: Route) -> None:
     """An operator has acted: the route is in again."""
     route.out_since, route.out_reason = None, ""

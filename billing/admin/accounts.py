@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -22,12 +23,13 @@ from billing.admin.access import KeptAdmin, ask, asks_first
 from billing.admin.bulk import Chosen
 from billing.admin.changes import history_of
 from billing.admin.display import ago, badge, change_url, figure, link, list_url, money, number, stacked
-from billing.admin.fields import PPM_PER_CENT, ScaledField, read_currency
+from billing.admin.fields import PPM_PER_CENT, ReadForm, ScaledField, read_currency
 from billing.admin.filters import ActiveFilter
-from billing.admin.typed import ModelForm, SelectWidget
+from billing.admin.typed import SelectWidget
 from billing.models import Account, ApiKey, Invoice, OpenStream, UsageRecord, one_version
 from billing.money import NANO_PLACES
 from billing.periods import zones
+from billing.readers import DUE_DAYS, Reader
 
 OPERATED = ("name", "timezone", "currency")
 BILLED = ("legal_name", "address", "tax_id", "tax_rate_ppm", "due_days", "language")
@@ -39,7 +41,7 @@ def zone_choices(own: str = "UTC") -> list[tuple[str, str]]:
     return [(zone, zone) for zone in ("UTC", *sorted((zones() | {own}) - {"UTC"}))]
 
 
-class AccountForm(ModelForm[Account]):
+class AccountForm(ReadForm[Account]):
     """An account, with its tax rate in per cent."""
 
     timezone = forms.ChoiceField(
@@ -48,6 +50,8 @@ class AccountForm(ModelForm[Account]):
     )  # fmt: skip
     language = forms.ChoiceField(label=gettext_lazy("language"), choices=LANGUAGES, widget=SelectWidget(), initial="en")
     tax_rate_ppm = ScaledField(scale=PPM_PER_CENT, label=gettext_lazy("tax rate (%)"), max_value=100, initial=0)
+
+    readers: ClassVar[Mapping[str, Reader]] = {"due_days": DUE_DAYS}
 
     class Meta:
         model = Account

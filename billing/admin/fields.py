@@ -7,18 +7,48 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.db.models import Model
 from django.utils.translation import gettext as _
 
-from billing.admin.typed import NumberWidget, TextsWidget
+from billing.admin.typed import ModelForm, NumberWidget, TextsWidget
 from billing.money import MAX_NANOS, is_currency
+from billing.phrases import said_by
+from billing.readers import Reader, Whole
+from billing.words import in_words
 
 PPM_PER_CENT = 10_000
+Row = TypeVar("Row", bound=Model)
+
+
+class ReadForm(ModelForm[Row]):
+    """A form whose `readers` (by field) take what the configuration file takes, and refuse the rest in its words."""
+
+    readers: ClassVar[Mapping[str, Reader]] = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in self.readers.keys() & self.fields.keys():  # not those that the viewer only reads
+            read_by(self.readers[name], self.fields[name])
+
+
+def read_by(reader: Reader, field: forms.Field) -> None:
+    """Let a reader alone decide what a field takes."""
+
+    def check(value: Any) -> None:
+        try:
+            reader(value)
+        except ValueError as fault:
+            raise ValidationError(in_words(said_by(fault))) from None
+
+    field.validators = [check]
+    if isinstance(reader, Whole):
+        field.widget.attrs |= {"min": reader.low, "max": reader.high}
 
 
 def plain(amount: Decimal) -> str:

@@ -17,19 +17,20 @@ from django.utils.translation import gettext_lazy, ngettext
 from billing import keys
 from billing.admin.bulk import Chosen
 from billing.admin.display import moment, number
-from billing.admin.fields import ScaledField
+from billing.admin.fields import ScaledField, read_by
 from billing.admin.typed import MomentWidget, NumberWidget, PlainSelectWidget
 from billing.models import ApiKey, OpenStream, one_version
 from billing.money import NANOS
+from billing.readers import KEY_LIMITS
 
 KEEP, NONE, SET = "keep", "none", "set"
 WHAT = [(KEEP, gettext_lazy("as it is")), (NONE, gettext_lazy("no limit")), (SET, gettext_lazy("set to"))]
 LIMITS = {
-    "requests_per_minute": (gettext_lazy("requests per minute"), 2**31 - 1),
-    "tokens_per_minute": (gettext_lazy("tokens per minute"), 2**63 - 1),
-    "concurrency": (gettext_lazy("requests at a time"), 2**31 - 1),
+    "requests_per_minute": gettext_lazy("requests per minute"),
+    "tokens_per_minute": gettext_lazy("tokens per minute"),
+    "concurrency": gettext_lazy("requests at a time"),
 }
-"""Column -> name, largest number; the budget is a field of its own kind."""
+"""Column -> name; the budget is a field of its own kind."""
 BUDGET = "monthly_budget_nanos"
 
 
@@ -39,11 +40,10 @@ class LimitsForm(forms.Form):
     def __init__(self, *args: Any, currencies: set[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._currencies = currencies
-        for column, (label, largest) in LIMITS.items():
+        for column, label in LIMITS.items():
             name = _("%(limit)s: number") % {"limit": label}
-            value = forms.IntegerField(
-                required=False, min_value=0, max_value=largest, widget=NumberWidget, label=name
-            )  # fmt: skip
+            value = forms.IntegerField(required=False, widget=NumberWidget, label=name)
+            read_by(KEY_LIMITS[column], value)
             self._add(column, label, value)
         budget = ScaledField(scale=NANOS, required=False, label=_("monthly budget: amount"))
         self._add(BUDGET, gettext_lazy("monthly budget"), budget)

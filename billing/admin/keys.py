@@ -20,11 +20,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.enums import ActionVariant
 
-from billing import keys, present_use
+from billing import gateway, keys, present_use, readers
 from billing.admin.access import KeptAdmin, ask, asks_first
 from billing.admin.changes import history_of
 from billing.admin.display import ago, badge, change_url, code, link, list_url, moment, number, stacked
-from billing.admin.fields import NamesField, ScaledField, model_name, network
+from billing.admin.fields import NamesField, ReadForm, ScaledField, model_name, network
 from billing.admin.filters import AccountFilter, Choice
 from billing.admin.key_actions import KeyActions
 from billing.admin.key_rotation import KeyRotation
@@ -36,6 +36,8 @@ from billing.admin.streams import ask_to_stop
 from billing.admin.typed import DropdownFilter, ModelAdmin, ModelForm, RadioWidget
 from billing.models import ApiKey, OpenStream, UsageRecord
 from billing.money import NANOS
+from billing.phrases import said_by
+from billing.words import in_words
 
 NEVER = Value(dt.datetime(1970, 1, 1, tzinfo=dt.UTC))
 LAST_USED = Coalesce(Greatest("last_used_at", "previous_used_at"), "last_used_at", "previous_used_at", NEVER)
@@ -45,7 +47,7 @@ LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrency", "monthly_bu
 ACCESS = ("allowed_models", "allowed_ips", "expires_at")
 
 
-class KeyForm(ModelForm[ApiKey]):
+class KeyForm(ReadForm[ApiKey]):
     """A key's name, limits and access; its secret is no field."""
 
     allowed_models = NamesField(
@@ -60,6 +62,8 @@ class KeyForm(ModelForm[ApiKey]):
         scale=NANOS, required=False, label=gettext_lazy("monthly budget"),
         help_text=gettext_lazy("In the account's currency, for a month of its zone. Empty: no limit."),
     )  # fmt: skip
+
+    readers = readers.KEY_LIMITS
 
     class Meta:
         model = ApiKey
@@ -76,6 +80,14 @@ class KeyForm(ModelForm[ApiKey]):
         allowed = self.instance.allowed_models or []
         if (field := self.fields.get("allowed_models")) and (marks := no_price_marks(allowed)):
             field.help_text = format_html("{} {}", field.help_text, marks)
+
+    def clean_allowed_models(self) -> list[str] | None:
+        names: list[str] | None = self.cleaned_data["allowed_models"]
+        read = readers.known_model(gateway.models())
+        try:
+            return names and [read(name) for name in names]
+        except ValueError as fault:
+            raise ValidationError(in_words(said_by(fault))) from None
 
     def clean(self) -> dict[str, Any] | None:
         cleaned = super().clean()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django.conf import settings
@@ -24,12 +24,14 @@ from django.utils.translation import gettext_lazy
 from billing.admin import count_factors
 from billing.admin.access import KeptAdmin, KeptInline
 from billing.admin.display import UNKNOWN, badge, change_url, figure, number, stacked
+from billing.admin.fields import ReadForm
 from billing.admin.filters import ActiveFilter
 from billing.admin.price_state import is_priced, price_cell
-from billing.admin.typed import ModelForm
 from billing.models import UsageRollup
+from billing.readers import MODEL_NAME, TOTAL_TIMEOUT_S, Reader
 from streaming import route_states
 from streaming.admin import standing
+from streaming.admin.routes import RouteForm
 from streaming.health import RouteState
 from streaming.models import Model, Route
 from streaming.protocols.messages import COUNT_FACTOR_PPM
@@ -37,6 +39,7 @@ from streaming.protocols.messages import COUNT_FACTOR_PPM
 
 class RouteInline(KeptInline[Route, Model]):
     model = Route
+    form = RouteForm
     fields = ("provider", "upstream_model", "priority", "weight", "active", "standing", "left", "recent")
     readonly_fields = ("standing", "left", "recent")
     verbose_name_plural = gettext_lazy("Routes: the lowest priority first, then by weight")
@@ -73,8 +76,10 @@ class RouteInline(KeptInline[Route, Model]):
         return standing.attempts_strip(standing.last_attempts(route)) if route.pk else UNKNOWN
 
 
-class PublicModelForm(ModelForm[Model]):
+class PublicModelForm(ReadForm[Model]):
     """A public model, with its stall time in the range that the settings allow."""
+
+    readers: ClassVar[Mapping[str, Reader]] = {"name": MODEL_NAME, "total_timeout_s": TOTAL_TIMEOUT_S}
 
     class Meta:
         model = Model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
 from django import forms
@@ -20,8 +20,10 @@ from django.utils.translation import gettext_lazy
 
 from billing.admin.access import KeptAdmin, asks_first
 from billing.admin.display import UNKNOWN, badge, stacked
+from billing.admin.fields import ReadForm
 from billing.admin.filters import WIRE_FORMATS, ActiveFilter
-from billing.admin.typed import ChecksWidget, ModelForm, SecretWidget
+from billing.admin.typed import ChecksWidget, SecretWidget
+from billing.readers import DRAIN, Reader
 from streaming import credentials
 from streaming.admin import provider_test_page, standing
 from streaming.models import Provider, Route, put_back_all
@@ -51,7 +53,7 @@ def target(base_url: str) -> tuple[str, str | None, int | None]:
     return url.scheme, url.hostname, url.port or DEFAULT_PORTS.get(url.scheme)
 
 
-class ProviderForm(ModelForm[Provider]):
+class ProviderForm(ReadForm[Provider]):
     """A provider. Its credential goes in and never comes out."""
 
     new_credential = forms.CharField(
@@ -76,6 +78,7 @@ class ProviderForm(ModelForm[Provider]):
         help_text=gettext_lazy("Wire formats in which this provider's output count leaves reasoning out."),
     )
     also_changed = ("credential",)
+    readers: ClassVar[Mapping[str, Reader]] = {"drain_s": DRAIN, "max_drains": DRAIN}
 
     class Meta:
         model = Provider

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
@@ -14,16 +17,25 @@ from django.utils.translation import gettext_lazy
 
 from billing.admin.access import KeptAdmin, ask, asks_first
 from billing.admin.display import change_url, link, moment, number_column
+from billing.admin.fields import ReadForm
 from billing.admin.filters import ActiveFilter
 from billing.admin.price_state import is_priced, price_cell
+from billing.readers import PRIORITY, WEIGHT, Reader
 from billing.words import stored_words
 from streaming import route_states
 from streaming.admin import standing
 from streaming.models import Route, put_back
 
 
+class RouteForm(ReadForm[Route]):
+    """A route, on its own page and on its model's."""
+
+    readers: ClassVar[Mapping[str, Reader]] = {"priority": PRIORITY, "weight": WEIGHT}
+
+
 @admin.register(Route)
 class RouteAdmin(KeptAdmin[Route]):
+    form = RouteForm
     list_display = (
         "model",
         "provider_link",

@@ -15,8 +15,9 @@ from django.db.models import Q
 
 from billing import invoices, keys, money
 from billing.models import Account, ApiKey, Price
-from billing.phrases import Phrase, at, gettext_noop, parted, phrase
+from billing.phrases import Phrase, at, gettext_noop, parted, phrase, said_by
 from billing.phrases import phrase as _
+from billing.readers import known_model, nearest
 from streaming import credentials
 from streaming.configuration.entries import (
     AccountEntry,
@@ -28,7 +29,6 @@ from streaming.configuration.entries import (
     ProviderEntry,
     RouteEntry,
 )
-from streaming.configuration.fields import nearest
 from streaming.models import Model, Provider, Route, put_back_all
 
 HIDDEN = "•••"
@@ -384,11 +384,12 @@ class _Accounts:
         self._plan.save(row, what, columns, lines)
 
     def _check_models(self, entry: KeyEntry) -> None:
+        read = known_model(self._known_models)
         for position, name in enumerate(entry.fields["allowed_models"] or []):
-            if name not in self._known_models:
-                known = nearest(name, self._known_models)
-                message = _("unknown model %(name)s; %(known)s", name=repr(name), known=known)
-                self._plan.faults.add(f"{entry.path}.models[{position}]", message)
+            try:
+                read(name)
+            except ValueError as fault:
+                self._plan.faults.add(f"{entry.path}.models[{position}]", said_by(fault))
 
     def _create(self, account: Account, entry: KeyEntry, what: str) -> list[str]:
         revoked_at = self._plan.now if entry.active is False else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from billing import keys
+from billing import keys, readers
 from billing.phrases import at, parted, said_by
 from billing.phrases import phrase as _
 from billing.price_spec import PriceFault, parse_price
@@ -22,10 +22,8 @@ Value = TypeVar("Value")
 WIRE_FORMATS = ("chat_completions", "responses", "messages")
 LANGUAGES = {"en": "en", "zh-hant": "zh-Hant"}
 SECTIONS = ("providers", "models", "prices", "accounts")
-LIMITS = {
-    "requests_per_minute": ("requests_per_minute", read.whole(1, 2**31 - 1)),
-    "tokens_per_minute": ("tokens_per_minute", read.whole(1, 2**63 - 1)),
-    "concurrency": ("concurrency", read.whole(1, 2**31 - 1)),
+LIMITS: dict[str, tuple[str, readers.Reader]] = {
+    **{column: (column, reader) for column, reader in readers.KEY_LIMITS.items()},
     "monthly_budget": ("monthly_budget_nanos", read.amount),
 }
 """Limit in the file -> column, reader."""
@@ -115,10 +113,10 @@ class _Entry:
         self.path, self._faults = path, faults
         self._given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {}
         if not isinstance(value, Mapping):
-            faults.add(path, _("must be a mapping, not %(value)s", value=read.shown(value)))
+            faults.add(path, _("must be a mapping, not %(value)s", value=readers.shown(value)))
         for name in self._given:
             if name not in known:
-                faults.add(self._of(name), _("unknown field; %(known)s", known=read.nearest(name, known)))
+                faults.add(self._of(name), _("unknown field; %(known)s", known=readers.nearest(name, known)))
 
     def _of(self, name: object) -> str:
         """The path of a field."""
@@ -218,7 +216,7 @@ class Reading:
         )
         columns.update(self._on_client_left(entry))
         return ProviderEntry(
-            path, entry.need("name", read.text(100)), columns, entry.take("api_key", self._secret, None)
+            path, entry.need("name", readers.text(100)), columns, entry.take("api_key", self._secret, None)
         )
 
     def _on_client_left(self, entry: _Entry) -> dict[str, int | None]:
@@ -227,22 +225,22 @@ class Reading:
         if "on_client_left" not in entry or given == "cancel":
             return {"drain_s": None, "max_drains": None} if given else {}
         if not isinstance(given, Mapping):
-            message = _("must be cancel or {drain_s: 30, max_drains: 50}, not %(value)s", value=read.shown(given))
+            message = _("must be cancel or {drain_s: 30, max_drains: 50}, not %(value)s", value=readers.shown(given))
             self.faults.add(f"{entry.path}.on_client_left", message)
             return {}
         drain = self._entry(given, f"{entry.path}.on_client_left", "drain_s", "max_drains")
         for name in ("drain_s", "max_drains"):
             if name not in drain:
                 self.faults.add(drain.path, _("%(name)s is missing; a drain needs both caps", name=name))
-        return drain.columns({name: (name, read.whole(1, 2**31 - 1)) for name in ("drain_s", "max_drains")})
+        return drain.columns({name: (name, readers.DRAIN) for name in ("drain_s", "max_drains")})
 
     def _model(self, value: Any, path: str) -> ModelEntry:
         entry = self._entry(value, path, "name", "stall_seconds", "total_timeout_s", "routes", "active")
-        name = entry.need("name", read.word(200))
+        name = entry.need("name", readers.MODEL_NAME)
         columns = entry.columns(
             {
                 "stall_seconds": ("stall_seconds", self._stall),
-                "total_timeout_s": ("total_timeout_s", read.whole(1, 86_400)),
+                "total_timeout_s": ("total_timeout_s", readers.TOTAL_TIMEOUT_S),
                 "active": ("active", read.boolean),
             }
         )
@@ -253,17 +251,15 @@ class Reading:
     def _stall(self, value: Any) -> int:
         low, high = self._stall_range
         try:
-            return read.whole(low, high)(value)
+            return readers.Whole(low, high)(value)
         except ValueError as fault:
             raise ValueError(_("%(fault)s (HOPBASE_STALL_RANGE_S)", fault=said_by(fault))) from None
 
     def _route(self, value: Any, path: str, model: str) -> RouteEntry:
         entry = self._entry(value, path, "provider", "upstream_model", "priority", "weight")
-        columns = entry.columns(
-            {"priority": ("priority", read.whole(0, 32_767)), "weight": ("weight", read.whole(1, 32_767))}
-        )
-        provider = entry.need("provider", read.text(100))
-        return RouteEntry(path, provider, entry.take("upstream_model", read.text(200), model), columns)
+        columns = entry.columns({"priority": ("priority", readers.PRIORITY), "weight": ("weight", readers.WEIGHT)})
+        provider = entry.need("provider", readers.text(100))
+        return RouteEntry(path, provider, entry.take("upstream_model", readers.text(200), model), columns)
 
     def _routes_once(self, routes: list[RouteEntry]) -> None:
         seen: dict[tuple[str, str], str] = {}
@@ -295,17 +291,17 @@ class Reading:
             columns.update(self._billing(entry.value("billing"), f"{path}.billing"))
         its_keys = [self._key(item, at) for item, at in entry.entries("keys")]
         self._once(its_keys)
-        return AccountEntry(path, entry.need("name", read.text(100)), columns, its_keys)
+        return AccountEntry(path, entry.need("name", readers.text(100)), columns, its_keys)
 
     def _billing(self, value: Any, path: str) -> dict[str, Any]:
         entry = self._entry(value, path, "legal_name", "address", "tax_id", "tax_rate", "due_days", "language")
         return entry.columns(
             {
-                "legal_name": ("legal_name", read.text(200, empty=True)),
-                "address": ("address", read.text(2_000, empty=True)),
-                "tax_id": ("tax_id", read.text(64, empty=True)),
+                "legal_name": ("legal_name", readers.text(200, empty=True)),
+                "address": ("address", readers.text(2_000, empty=True)),
+                "tax_id": ("tax_id", readers.text(64, empty=True)),
                 "tax_rate": ("tax_rate_ppm", read.tax_rate),
-                "due_days": ("due_days", read.whole(0, 32_767)),
+                "due_days": ("due_days", readers.DUE_DAYS),
                 "language": ("language", _language),
             }
         )
@@ -321,7 +317,7 @@ class Reading:
         columns["allowed_models"] = entry.take("models", read.optional(_model_names), None)
         if "limits" in entry:
             columns.update(self._limits(entry.value("limits"), f"{path}.limits"))
-        name = entry.need("name", read.text(100))
+        name = entry.need("name", readers.text(100))
         return KeyEntry(
             path, name, columns, entry.take("secret", self._key_secret, None), entry.take("active", read.boolean, None)
         )
@@ -343,7 +339,7 @@ class Reading:
 
 
 def _model_names(value: Any) -> list[str]:
-    names = [read.word(200)(one) for one in read.listed(value)]
+    names = [readers.MODEL_NAME(one) for one in read.listed(value)]
     if not names:
         raise ValueError(_("names no model; leave it out to allow all, or set active: false"))
     return list(dict.fromkeys(names))
@@ -352,5 +348,5 @@ def _model_names(value: Any) -> list[str]:
 def _language(value: Any) -> str:
     found = LANGUAGES.get(value.lower()) if isinstance(value, str) else None
     if found is None:
-        raise ValueError(_("must be en or zh-Hant, not %(value)s", value=read.shown(value)))
+        raise ValueError(_("must be en or zh-Hant, not %(value)s", value=readers.shown(value)))
     return found

@@ -6,9 +6,8 @@ A ValueError says what to write instead. Pure.
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import ipaddress
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -16,50 +15,10 @@ from urllib.parse import urlsplit
 from billing import money
 from billing.periods import zones
 from billing.phrases import phrase as _
+from billing.readers import shown, text
 
 Value = TypeVar("Value")
 PPM = 10**6
-
-
-def nearest(word: object, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for a misspelling, else what is known."""
-    names = sorted(known)
-    close = difflib.get_close_matches(str(word), names, n=1)
-    if close:
-        return _("did you mean %(name)s?", name=repr(close[0]))
-    if not names:
-        return _("there is none yet")
-    return _("known: %(names)s", names=", ".join(names[:20]) + (" …" if len(names) > 20 else ""))
-
-
-def text(longest: int, *, empty: bool = False) -> Callable[[Any], str]:
-    """A text of so many characters at most."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str):
-            raise ValueError(_("must be text, not %(value)s; put it in quotes", value=shown(value)))
-        if not (empty or value.strip()):
-            raise ValueError(_("must not be empty"))
-        if len(value) > longest:
-            raise ValueError(_("has %(count)s characters; at most %(most)s are kept", count=len(value), most=longest))
-        if "\x00" in value:
-            raise ValueError(_("holds a NUL character; remove it"))
-        return value
-
-    return read
-
-
-def word(longest: int) -> Callable[[Any], str]:
-    """A name without spaces, as customers send it in a request."""
-    read_text = text(longest)
-
-    def read(value: Any) -> str:
-        name = read_text(value)
-        if any(letter.isspace() for letter in name):
-            raise ValueError(_("%(name)s has a space in it; a model's name has none", name=repr(name)))
-        return name
-
-    return read
 
 
 def choice(options: Collection[str]) -> Callable[[Any], str]:
@@ -86,19 +45,6 @@ def choices(options: Collection[str], *, empty: bool) -> Callable[[Any], list[st
         if not (found or empty):
             raise ValueError(_("must name at least one of %(options)s", options=", ".join(options)))
         return found
-
-    return read
-
-
-def whole(low: int, high: int) -> Callable[[Any], int]:
-    """A whole number within bounds."""
-
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(_("must be a whole number, not %(value)s", value=shown(value)))
-        if not low <= value <= high:
-            raise ValueError(_("must be between %(low)s and %(high)s, not %(value)s", low=low, high=high, value=value))
-        return value
 
     return read
 
@@ -215,11 +161,3 @@ def base_url(value: Any) -> str:
     if "?" in address or "#" in address:
         raise ValueError(_("must not hold a query or fragment; leave out what follows the path"))
     return address.rstrip("/")
-
-
-def shown(value: Any) -> str:
-    """A value in a message, cut: a file may hold anything."""
-    said = (
-        "null" if value is None else {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
-    )
-    return said if len(said) <= 60 else f"{said[:60]}…"

@@ -181,7 +181,13 @@ def test_use_locks_zone_and_currency(login: Login, world: World) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("timezone", "Mars/Base"), ("timezone", "Factory"), ("currency", "XQX"), ("tax_rate_ppm", "101")],
+    [
+        ("timezone", "Mars/Base"),
+        ("timezone", "Factory"),
+        ("currency", "XQX"),
+        ("tax_rate_ppm", "101"),
+        ("due_days", "32768"),
+    ],
 )
 def test_bad_fields_are_refused(login: Login, field: str, value: str) -> None:
     account = Account.objects.create(name="unused")

@@ -113,10 +113,10 @@ def test_limits_change_as_told(login: Login, three: list[ApiKey]) -> None:
     [
         ({}, "Choose at least one limit to change."),
         ({"concurrency_what": "set"}, "Write the new limit."),
-        ({"concurrency_what": "set", "concurrency": "-1"}, "greater than or equal to 0"),
+        ({"concurrency_what": "set", "concurrency": "0"}, "must be between 1 and 2147483647, not 0"),
         ({"concurrency": "5"}, "Choose “set to” for the number to count."),
         ({"concurrency_what": "more"}, "Select a valid choice"),
-        ({"requests_per_minute_what": "set", "requests_per_minute": str(2**31)}, "less than or equal to"),
+        ({"requests_per_minute_what": "set", "requests_per_minute": str(2**31)}, "must be between 1 and"),
     ],
 )
 def test_bad_limits_are_refused(login: Login, three: list[ApiKey], form: dict[str, str], said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from html import unescape
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -79,6 +80,7 @@ def test_sending_the_form_again_makes_no_second_key(login: Login, account: Accou
 
 def test_snippet_names_public_address_and_model(login: Login, account: Account, settings: object) -> None:
     settings.PUBLIC_URL = "https://gateway.example.com"  # type: ignore[attr-defined]
+    Model.objects.bulk_create([Model(name="gpt-a"), Model(name="gpt-b")])
     client = login("operator")
     response = client.post(reverse(ADD), form(account, allowed_models="gpt-a\ngpt-b"), headers={"host": "localhost"})
     (snippet,) = response.context["snippets"]  # no model is offered yet
@@ -97,6 +99,7 @@ def test_snippets_ask_models_that_the_key_may_use(login: Login, world: World) ->
 
 
 def test_limits_are_kept_exactly(login: Login, account: Account) -> None:
+    Model.objects.bulk_create([Model(name="gpt-a"), Model(name="gpt-b")])
     fields = {
         "allowed_models": "gpt-a, gpt-b\n gpt-a ",
         "allowed_ips": "10.0.0.0/8\n192.0.2.7",
@@ -130,12 +133,16 @@ def test_empty_means_unlimited(login: Login, account: Account) -> None:
         ("monthly_budget_nanos", "0.1234567891", "no more than 9 decimal places"),
         ("monthly_budget_nanos", "much", "Enter a number"),
         ("monthly_budget_nanos", "9223372036.854775808", "less than or equal to 9223372036.854775807"),
-        ("concurrency", "-5", "greater than or equal to 0"),
+        ("concurrency", "0", "must be between 1 and 2147483647, not 0"),
+        ("requests_per_minute", "99999999999", "must be between 1 and 2147483647, not 99999999999"),
+        ("tokens_per_minute", "0", "must be between 1 and 9223372036854775807, not 0"),
+        ("allowed_models", "gpt-6", "unknown model 'gpt-6'; did you mean 'gpt-5'?"),
     ],
 )
 def test_bad_limits_are_refused(login: Login, account: Account, field: str, value: str, said: str) -> None:
+    Model.objects.create(name="gpt-5")
     response = login("operator").post(reverse(ADD), form(account, **{field: value}))
-    assert said in response.text
+    assert said in unescape(response.text)
     assert not ApiKey.objects.exists()
 
 

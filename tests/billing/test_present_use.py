@@ -27,10 +27,10 @@ Tell = Callable[[Mapping[int, SharedUse] | None], None]
 @pytest.fixture
 def tell() -> Iterator[Tell]:
     """Says what Redis tells; at first that it is away."""
-    before = gateway._shared_use, gateway._offer
+    before = gateway._shared_use, gateway._offer, gateway._models
 
     def answer(shared: Mapping[int, SharedUse] | None) -> None:
-        gateway.answer(lambda months: shared, dict)
+        gateway.answer(lambda months: shared, dict, list)
 
     answer(None)
     yield answer

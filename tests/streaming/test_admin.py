@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,7 @@ def test_credential_must_fit_a_header(login: Login) -> None:
 def test_draining_needs_both_figures(login: Login) -> None:
     client = login("operator")
     assert client.post(ADD, form(drain_s="30")).status_code == 200
+    assert "must be between 1 and" in client.post(ADD, form(drain_s="30", max_drains="0")).text
     assert client.post(ADD, form(drain_s="30", max_drains="50")).status_code == 302
 
 
@@ -175,6 +177,43 @@ def test_stall_stays_in_its_range(login: Login, seconds: str) -> None:
     response = login("operator").post("/admin/streaming/model/add/", data)
     assert "Choose from 90 to 150 seconds." in response.text
     assert not Model.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said", "said_in_chinese"),
+    [
+        ("name", "gpt five", "'gpt five' has a space in it; a model's name has none", "含有空格"),
+        ("name", "gpt\tfive", "has a space in it; a model's name has none", "含有空格"),
+        ("total_timeout_s", "0", "must be between 1 and 86400, not 0", "須介於 1 與 86400 之間，而非 0"),
+        ("total_timeout_s", "99999999999", "must be between 1 and 86400", "須介於 1 與 86400 之間"),
+        ("routes-0-priority", "32768", "must be between 0 and 32767", "須介於 0 與 32767 之間"),
+        ("routes-0-weight", "0", "must be between 1 and 32767", "須介於 1 與 32767 之間"),
+    ],
+)
+def test_model_takes_what_the_file_takes(
+    login: Login, world: World, field: str, value: str, said: str, said_in_chinese: str
+) -> None:
+    data = {
+        "name": "m", "stall_seconds": "120", "total_timeout_s": "600", "routes-TOTAL_FORMS": "1",
+        "routes-INITIAL_FORMS": "0", "routes-0-provider": str(world.provider.pk), "routes-0-upstream_model": "up",
+        "routes-0-priority": "0", "routes-0-weight": "1", field: value,
+    }  # fmt: skip
+    client = login("operator")
+    assert said in unescape(client.post("/admin/streaming/model/add/", data).text)
+    chinese = client.post("/admin/streaming/model/add/", data, headers={"accept-language": "zh-Hant"})
+    assert said_in_chinese in unescape(chinese.text)
+    assert not Model.objects.filter(name__in=("m", value)).exists()
+
+
+@pytest.mark.parametrize(("field", "value"), [("priority", "32768"), ("weight", "0"), ("weight", "99999999999")])
+def test_route_takes_what_the_file_takes(login: Login, world: World, field: str, value: str) -> None:
+    route = Route.objects.get()
+    data = {
+        "model": str(route.model_id), "provider": str(route.provider_id), "upstream_model": "up", "priority": "0",
+        "weight": "1", field: value,
+    }  # fmt: skip
+    response = login("operator").post(reverse("admin:streaming_route_change", args=[route.pk]), data)
+    assert "must be between" in str(response.context["adminform"].form.errors[field])
 
 
 def test_missing_price_is_marked(login: Login, world: World) -> None:
