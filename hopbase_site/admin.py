@@ -17,7 +17,8 @@ from unfold.enums import ActionVariant
 
 from billing.admin.access import KeptAdmin, ask, asks_first
 from billing.admin.display import ago, badge, change_url, stacked
-from hopbase_site import meter_page as meter_page  # its page is found by importing it
+from hopbase_site import meter_page as meter_page  # their pages are found by importing them
+from hopbase_site import search as search
 from hopbase_site.second_factor import factors
 from hopbase_site.second_factor import pages as pages  # so are its
 
