@@ -21,6 +21,7 @@ from unfold.enums import ActionVariant
 from unfold.paginator import InfinitePaginator
 
 from billing.admin.changes import columns_readable, history_of
+from billing.admin.forms import KeptForm, with_mark
 from billing.admin.typed import ModelAdmin, ModelForm, TabularInline
 from billing.audit import SECRET
 
@@ -48,6 +49,7 @@ class KeptAdmin(ModelAdmin[Row]):
     empty_value_display = "—"
     change_form_show_cancel_button = True
     list_before_template = "admin/list_note.html"
+    change_form_after_template = "admin/as_shown.html"
     empty_text: ClassVar[_StrPromise | str] = _("Nothing here yet.")
     """The one sentence of an empty list."""
     nothing_found: ClassVar[_StrPromise | str] = _("Nothing fits this search and these filters.")
@@ -155,6 +157,12 @@ class KeptInline(TabularInline[Row, Parent]):
     extra = 0
     can_delete = False
     show_change_link = False
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """With the mark of a form that knows what its page showed; a page that is only read has no form."""
+        fieldsets = super().get_fieldsets(request, obj)
+        is_marked = issubclass(self.form, KeptForm) and self.has_change_permission(request, obj)
+        return with_mark(fieldsets) if is_marked else fieldsets
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

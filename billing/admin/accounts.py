@@ -23,8 +23,9 @@ from billing.admin.access import KeptAdmin, ask, asks_first
 from billing.admin.bulk import Chosen
 from billing.admin.changes import history_of
 from billing.admin.display import ago, badge, change_url, figure, link, list_url, money, number, stacked
-from billing.admin.fields import PPM_PER_CENT, ReadForm, ScaledField, read_currency
+from billing.admin.fields import PPM_PER_CENT, ScaledField, read_currency
 from billing.admin.filters import ActiveFilter
+from billing.admin.forms import KeptForm
 from billing.admin.typed import SelectWidget
 from billing.models import Account, ApiKey, Invoice, OpenStream, UsageRecord, one_version
 from billing.money import NANO_PLACES
@@ -41,7 +42,7 @@ def zone_choices(own: str = "UTC") -> list[tuple[str, str]]:
     return [(zone, zone) for zone in ("UTC", *sorted((zones() | {own}) - {"UTC"}))]
 
 
-class AccountForm(ReadForm[Account]):
+class AccountForm(KeptForm[Account]):
     """An account, with its tax rate in per cent."""
 
     timezone = forms.ChoiceField(

@@ -7,34 +7,21 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.db.models import Model
 from django.utils.translation import gettext as _
 
-from billing.admin.typed import ModelForm, NumberWidget, TextsWidget
+from billing.admin.typed import NumberWidget, TextsWidget
 from billing.money import MAX_NANOS, is_currency
 from billing.phrases import said_by
 from billing.readers import Reader, Whole
 from billing.words import in_words
 
 PPM_PER_CENT = 10_000
-Row = TypeVar("Row", bound=Model)
-
-
-class ReadForm(ModelForm[Row]):
-    """A form whose `readers` (by field) take what the configuration file takes, and refuse the rest in its words."""
-
-    readers: ClassVar[Mapping[str, Reader]] = {}
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for name in self.readers.keys() & self.fields.keys():  # not those that the viewer only reads
-            read_by(self.readers[name], self.fields[name])
 
 
 def read_by(reader: Reader, field: forms.Field) -> None:

@@ -24,8 +24,9 @@ from billing import gateway, keys, present_use, readers
 from billing.admin.access import KeptAdmin, ask, asks_first
 from billing.admin.changes import history_of
 from billing.admin.display import ago, badge, change_url, code, link, list_url, moment, number, stacked
-from billing.admin.fields import NamesField, ReadForm, ScaledField, model_name, network
+from billing.admin.fields import NamesField, ScaledField, model_name, network
 from billing.admin.filters import AccountFilter, Choice
+from billing.admin.forms import KeptForm
 from billing.admin.key_actions import KeyActions
 from billing.admin.key_rotation import KeyRotation
 from billing.admin.key_use import context as use_of
@@ -47,7 +48,7 @@ LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrency", "monthly_bu
 ACCESS = ("allowed_models", "allowed_ips", "expires_at")
 
 
-class KeyForm(ReadForm[ApiKey]):
+class KeyForm(KeptForm[ApiKey]):
     """A key's name, limits and access; its secret is no field."""
 
     allowed_models = NamesField(

@@ -24,8 +24,8 @@ from django.utils.translation import gettext_lazy
 from billing.admin import count_factors
 from billing.admin.access import KeptAdmin, KeptInline
 from billing.admin.display import UNKNOWN, badge, change_url, figure, number, stacked
-from billing.admin.fields import ReadForm
 from billing.admin.filters import ActiveFilter
+from billing.admin.forms import KeptForm
 from billing.admin.price_state import is_priced, price_cell
 from billing.models import UsageRollup
 from billing.readers import MODEL_NAME, TOTAL_TIMEOUT_S, Reader
@@ -76,7 +76,7 @@ class RouteInline(KeptInline[Route, Model]):
         return standing.attempts_strip(standing.last_attempts(route)) if route.pk else UNKNOWN
 
 
-class PublicModelForm(ReadForm[Model]):
+class PublicModelForm(KeptForm[Model]):
     """A public model, with its stall time in the range that the settings allow."""
 
     readers: ClassVar[Mapping[str, Reader]] = {"name": MODEL_NAME, "total_timeout_s": TOTAL_TIMEOUT_S}

@@ -20,8 +20,8 @@ from django.utils.translation import gettext_lazy
 
 from billing.admin.access import KeptAdmin, asks_first
 from billing.admin.display import UNKNOWN, badge, stacked
-from billing.admin.fields import ReadForm
 from billing.admin.filters import WIRE_FORMATS, ActiveFilter
+from billing.admin.forms import KeptForm
 from billing.admin.typed import ChecksWidget, SecretWidget
 from billing.readers import DRAIN, Reader
 from streaming import credentials
@@ -53,7 +53,7 @@ def target(base_url: str) -> tuple[str, str | None, int | None]:
     return url.scheme, url.hostname, url.port or DEFAULT_PORTS.get(url.scheme)
 
 
-class ProviderForm(ReadForm[Provider]):
+class ProviderForm(KeptForm[Provider]):
     """A provider. Its credential goes in and never comes out."""
 
     new_credential = forms.CharField(

@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy
 
 from billing.admin.access import KeptAdmin, ask, asks_first
 from billing.admin.display import change_url, link, moment, number_column
-from billing.admin.fields import ReadForm
 from billing.admin.filters import ActiveFilter
+from billing.admin.forms import KeptForm
 from billing.admin.price_state import is_priced, price_cell
 from billing.readers import PRIORITY, WEIGHT, Reader
 from billing.words import stored_words
@@ -27,7 +27,7 @@ from streaming.admin import standing
 from streaming.models import Route, put_back
 
 
-class RouteForm(ReadForm[Route]):
+class RouteForm(KeptForm[Route]):
     """A route, on its own page and on its model's."""
 
     readers: ClassVar[Mapping[str, Reader]] = {"priority": PRIORITY, "weight": WEIGHT}
