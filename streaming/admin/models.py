@@ -27,7 +27,7 @@ from billing.admin.display import UNKNOWN, badge, change_url, figure, number, st
 from billing.admin.filters import ActiveFilter
 from billing.admin.forms import KeptForm
 from billing.admin.price_state import is_priced, price_cell
-from billing.models import UsageRollup
+from billing.models import ApiKey, Price, UsageRollup
 from billing.readers import MODEL_NAME, TOTAL_TIMEOUT_S, Reader
 from streaming import route_states
 from streaming.admin import standing
@@ -91,6 +91,22 @@ class PublicModelForm(KeptForm[Model]):
         if not low <= seconds <= high:
             raise ValidationError(_("Choose from %(low)s to %(high)s seconds.") % {"low": low, "high": high})
         return seconds
+
+    def clean(self) -> dict[str, Any] | None:
+        cleaned = super().clean()
+        before, name = self.initial.get("name"), self.cleaned_data.get("name")
+        if self.instance.pk and name and name != before and _is_named(str(before)):
+            self.add_error("name", _(
+                "Keys or prices name this model, and customers ask for it. Make a new model and its price instead, and "
+                "take this one out of use."
+            ))  # fmt: skip
+        return cleaned
+
+
+def _is_named(model: str) -> bool:
+    """Whether a key's list or a price bears a model's name; neither is renamed with it."""
+    limited = ApiKey.objects.exclude(allowed_models=None).values_list("allowed_models", flat=True)
+    return Price.objects.filter(model=model).exists() or any(model in (names or ()) for names in limited)
 
 
 @admin.register(Model)

@@ -205,6 +205,24 @@ def test_model_takes_what_the_file_takes(
     assert not Model.objects.filter(name__in=("m", value)).exists()
 
 
+def test_model_keeps_the_name_that_others_bear(login: Login, world: World) -> None:
+    """Keys' lists and prices are not renamed with it: customers would get 404, and an export could not be applied."""
+    client, bare = login("root"), Model.objects.create(name="bare")
+    forms = {"stall_seconds": "120", "total_timeout_s": "600", "active": "on"} | {
+        f"routes-{name}_FORMS": "0" for name in ("TOTAL", "INITIAL")
+    }
+    for model, said in ((world.model, True), (bare, False)):
+        answer = client.post(
+            reverse("admin:streaming_model_change", args=[model.pk]), {**forms, "name": f"{model.name}-2"}, follow=True
+        )
+        assert ("Keys or prices name this model" in answer.text) is said
+        assert Model.objects.filter(name=f"{model.name}-2").exists() is not said
+    world.key.allowed_models = ["bare-2"]
+    world.key.save()
+    answer = client.post(reverse("admin:streaming_model_change", args=[bare.pk]), {**forms, "name": "bare"})
+    assert "Keys or prices name this model" in answer.text
+
+
 @pytest.mark.parametrize(("field", "value"), [("priority", "32768"), ("weight", "0"), ("weight", "99999999999")])
 def test_route_takes_what_the_file_takes(login: Login, world: World, field: str, value: str) -> None:
     route = Route.objects.get()
