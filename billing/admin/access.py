@@ -10,10 +10,12 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from django.contrib import messages
 from django.contrib.admin import ShowFacets
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
@@ -33,6 +35,8 @@ Row = TypeVar("Row", bound=Model)
 Parent = TypeVar("Parent", bound=Model)
 PageView = Callable[..., HttpResponse]
 
+
+NOTHING_LEFT = _("None of the chosen rows is there any more: nothing was done.")
 
 UNASKED = SECRET | {"previous_digest"}
 """Columns by which nobody may filter."""
@@ -89,6 +93,18 @@ class KeptAdmin(ModelAdmin[Row]):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Row | None:
         return super().get_object(request, object_id, from_field) if is_id(self.opts, object_id) else None
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Row], *args: Any) -> HttpResponse | None:
+        """Act on the rows that were ticked, whether or not they still fit the filters of the list."""
+        ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if not all(is_id(self.opts, text) for text in ticked):
+            messages.error(request, NOTHING_LEFT)
+            return None
+        if request.POST.get("select_across", "0") == "0":
+            related = self.get_list_select_related(request)
+            queryset = self.get_queryset(request)
+            queryset = queryset.select_related(*related) if isinstance(related, list | tuple) else queryset
+        return super().response_action(request, queryset, *args)
 
     def changeform_view(
         self,

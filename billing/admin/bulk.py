@@ -20,7 +20,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
-from billing.admin.access import ask
+from billing.admin.access import NOTHING_LEFT, ask
 from billing.admin.display import number
 
 MOST = 500
@@ -29,7 +29,7 @@ CONFIRMED = "confirmed"
 
 
 class Chosen:
-    """The rows of a list that somebody chose for an action. `rows` is empty where they are too many, which is said."""
+    """The rows of a list that somebody chose for an action; none where they are too many, or gone, which is said."""
 
     def __init__(self, request: HttpRequest, admin: Any, queryset: QuerySet[Any], action: str) -> None:
         self._request, self._admin, self._action = request, admin, action
@@ -38,6 +38,8 @@ class Chosen:
             self.rows = []
             text = _("Choose at most %(count)s at a time; filters narrow the list.")
             messages.error(request, text % {"count": number(MOST)})
+        elif not self.rows:
+            messages.error(request, NOTHING_LEFT)
 
     @property
     def is_confirmed(self) -> bool:

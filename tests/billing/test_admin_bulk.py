@@ -95,6 +95,27 @@ def test_what_the_question_named_is_done(login: Login, three: list[ApiKey]) -> N
     assert [ApiKey.objects.get(pk=key.pk).revoked_at is not None for key in (*three, late)] == [True, True, True, False]
 
 
+def test_rows_that_left_the_filter_are_acted_on(login: Login, three: list[ApiKey]) -> None:
+    """One expires, one is revoked while the form is filled in: neither is on the list of active keys any more."""
+    url, client = f"{reverse(LIST)}?state=active", login("operator")
+    sent = {"action": "revoke_chosen", "_selected_action": [key.pk for key in three], "confirmed": "1"}
+    ApiKey.objects.filter(pk=three[0].pk).update(expires_at=now() - dt.timedelta(minutes=1))
+    keys.revoke(three[1], now())
+    page = client.post(url, sent, follow=True)
+    assert "2 keys are revoked." in page.text
+    assert page.redirect_chain == [(url, 302)]
+    assert not ApiKey.objects.filter(revoked_at=None).exists()
+    assert "3 of the chosen keys are revoked already" in client.post(url, sent).text
+
+
+@pytest.mark.parametrize("ids", [["x"], ["9" * 5000], [str(2**63)], ["999999"]])
+def test_rows_that_are_not_there_are_told(login: Login, three: list[ApiKey], ids: list[str]) -> None:
+    sent = {"action": "revoke_chosen", "_selected_action": ids, "confirmed": "1"}
+    page = login("operator").post(f"{reverse(LIST)}?state=active", sent, follow=True)
+    assert "None of the chosen rows is there any more: nothing was done." in page.text
+    assert not ApiKey.objects.exclude(revoked_at=None).exists()
+
+
 def test_limits_change_as_told(login: Login, three: list[ApiKey]) -> None:
     form = {
         **AS_IT_IS, "requests_per_minute_what": "none", "concurrency_what": "set", "concurrency": "7",
