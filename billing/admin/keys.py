@@ -92,14 +92,18 @@ class KeyForm(KeptForm[ApiKey]):
 
     def clean(self) -> dict[str, Any] | None:
         cleaned = super().clean()
-        account, name = self.cleaned_data.get("account"), self.cleaned_data.get("name")
+        account, name = self.cleaned_data.get("account", self.instance.account_id), self.cleaned_data.get("name")
         if account and name and ApiKey.objects.filter(account=account, name=name).exclude(pk=self.instance.pk).exists():
-            text = _(
-                "This account has a key of this name. If you have just made it, its secret was shown then and cannot "
-                "be shown again: revoke that key and make one under another name."
-            )
-            self.add_error("name", ValidationError(text))
+            self.add_error("name", ValidationError(self._name_is_taken()))
         return cleaned
+
+    def _name_is_taken(self) -> str:
+        if self.instance.pk is not None:
+            return _("This account has another key of this name: choose another name.")
+        return _(
+            "This account has a key of this name. If you have just made it, its secret was shown then and cannot "
+            "be shown again: revoke that key and make one under another name."
+        )
 
 
 class RevokeForm(forms.Form):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponseBase, QueryDict
 from django.shortcuts import redirect
@@ -17,6 +18,7 @@ from billing.admin.access import KeptAdmin
 from billing.admin.display import ago, badge, link
 from billing.admin.faults import fault_words
 from billing.admin.pages import page
+from billing.admin.typed import ModelForm
 from billing.models import SavedView
 from billing.report_query import BadQuery, Query
 
@@ -27,6 +29,17 @@ class ViewForm(forms.Form):
     name = forms.CharField(max_length=100)
     shared = forms.BooleanField(required=False)
     query = forms.CharField(max_length=1000, required=False)
+
+
+class RenameForm(ModelForm[SavedView]):
+    """A view that is kept already."""
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        others = SavedView.objects.filter(owner=self.instance.owner_id, name=name).exclude(pk=self.instance.pk)
+        if others.exists():
+            raise ValidationError(_("You have another view of this name: choose another name."))
+        return name
 
 
 def views_of(request: HttpRequest) -> list[dict[str, str]]:
@@ -68,6 +81,7 @@ def save_view(request: HttpRequest) -> HttpResponseBase:
 class SavedViewAdmin(KeptAdmin[SavedView]):
     """One's own views, to be renamed, shared or hidden, and those that others share, to be seen."""
 
+    form = RenameForm
     list_display = ("name", "open_link", "owner_name", "state", "created")
     list_display_links = ("name",)
     list_select_related = ("owner",)

@@ -21,6 +21,7 @@ from billing.money import MAX_NANOS, parse
 from streaming.models import Model
 from tests.billing.admin_site import Login
 from tests.billing.admin_world import World
+from tests.billing.factories import make_key
 
 pytestmark = pytest.mark.django_db
 ADD = "admin:billing_apikey_add"
@@ -155,6 +156,15 @@ def test_change_keeps_what_it_does_not_touch(login: Login, world: World) -> None
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {"requests_per_minute", "changed_in"}
     assert after["monthly_budget_nanos"] == parse("100")
+
+
+def test_name_of_another_key_is_refused(login: Login, world: World) -> None:
+    other = make_key(world.northwind, "second")
+    page = login("operator").post(reverse("admin:billing_apikey_change", args=[other.pk]), {"name": "production"})
+    assert page.status_code == 200
+    assert "This account has another key of this name: choose another name." in page.text
+    other.refresh_from_db()
+    assert other.name == "second"
 
 
 def test_key_stays_with_its_account(login: Login, world: World) -> None:

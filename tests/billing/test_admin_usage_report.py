@@ -374,6 +374,16 @@ def test_view_is_its_owners_to_change(login: Login, users: dict[str, User]) -> N
     assert "Renamed" not in login("finance").get(PAGE).text
 
 
+def test_name_of_another_view_is_refused(login: Login, users: dict[str, User]) -> None:
+    views = [SavedView.objects.create(owner=users["finance"], name=name, query="by=key") for name in ("A", "B")]
+    SavedView.objects.create(owner=users["operator"], name="C", query="by=key")
+    url = reverse("admin:billing_savedview_change", args=[views[1].pk])
+    page = login("finance").post(url, {"name": "A"})
+    assert page.status_code == 200
+    assert "You have another view of this name: choose another name." in page.text
+    assert login("finance").post(url, {"name": "C"}).status_code == 302
+
+
 @pytest.mark.parametrize("given", [{"query": "by=key"}, {"name": "x" * 101}, {"name": "Bad", "query": "by=colour"}])
 def test_bad_view_is_not_saved(login: Login, users: dict[str, User], given: dict[str, str]) -> None:
     assert login("finance").post(f"{PAGE}save/", given).status_code == 302
