@@ -70,10 +70,11 @@ def mark(request: HttpRequest, factor: SecondFactor) -> None:
 
 
 def next_of(request: HttpRequest) -> str:
-    """Where the request wanted to go: a URL of this host, else the home page."""
+    """Where the request wanted to go: a path of this host, else the home page."""
     wanted = request.POST.get("next") or request.GET.get("next") or ""
     safe = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
-    return wanted if safe else reverse("admin:index")
+    # What is no path may be taken for a view's name by `redirect`.
+    return wanted if safe and wanted.startswith("/") else reverse("admin:index")
 
 
 def _sent(request: HttpRequest, name: str) -> HttpResponse:

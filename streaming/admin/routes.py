@@ -142,4 +142,5 @@ class RouteAdmin(KeptAdmin[Route]):
 def _back(request: HttpRequest, route: Route) -> str:
     """Where the question was asked from: another page of ours, or the route's own."""
     url = request.GET.get("next", "")
-    return url if url_has_allowed_host_and_scheme(url, allowed_hosts=None) else change_url(route)
+    ours = url.startswith("/") and url_has_allowed_host_and_scheme(url, allowed_hosts=None)
+    return url if ours else change_url(route)

@@ -137,7 +137,17 @@ def test_code_leads_where_one_wanted(turned_on: Turned, world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", ["https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)", "http:///evil", ""]
+    "wanted",
+    [
+        "https://evil.example/",
+        "//evil.example/",
+        "/\\evil.example",
+        "javascript:alert(1)",
+        "http:///evil",
+        "",
+        "foo",
+        "a:b",
+    ],
 )
 def test_next_stays_on_this_host(turned_on: Turned, wanted: str) -> None:
     turned_on("operator")
