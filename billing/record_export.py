@@ -24,6 +24,7 @@ from billing import money, seals
 from billing.models import Account, UsageRecord
 from billing.periods import parse_day
 from billing.report_query import LONGEST_TEXT, BadQuery
+from billing.row_ids import NO_ROW, row_id
 from billing.sheets import Cell, Column, Sheet
 from billing.usage import BUCKETS
 
@@ -129,9 +130,9 @@ def _day(name: str, value: str) -> dt.date:
 
 
 def _whole(value: str) -> int:
-    if not (value.isascii() and value.isdecimal() and len(value) <= 18):
+    if (found := row_id(value)) == NO_ROW:
         raise ValueError(value)
-    return int(value)
+    return found
 
 
 def _moment(value: str) -> dt.datetime:

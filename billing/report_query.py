@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from billing.periods import next_month, parse_day
+from billing.row_ids import NO_ROW, row_id
 
 DAY, ACCOUNT, KEY, MODEL, PROVIDER = "day", "account", "key", "model", "provider"
 DIMENSIONS = (DAY, ACCOUNT, KEY, MODEL, PROVIDER)
@@ -218,9 +219,11 @@ def _day(given: Mapping[str, str], name: str) -> dt.date | None:
 
 def _id(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name) or ""
-    if text and not (text.isascii() and text.isdecimal() and len(text) <= 18):
+    if not text:
+        return None
+    if (found := row_id(text)) == NO_ROW:
         raise BadQuery(name, "unknown")
-    return int(text) if text else None
+    return found
 
 
 def _text(given: Mapping[str, str], name: str) -> str | None:

@@ -21,6 +21,7 @@ from billing.invoice_parts import Part, part_words
 from billing.models import Account, Adjustment, ApiKey, CreditNote, Invoice
 from billing.periods import local_day, month_bounds, next_month, parse_month
 from billing.report_query import BadQuery, Span
+from billing.row_ids import row_id
 from billing.sheets import Cell, Column, Sheet
 from billing.usage_report import cost_nanos
 from billing.usage_sums import Cut, Figures, one_snapshot, sums
@@ -83,8 +84,7 @@ class Statement:
 
 def parse(given: Mapping[str, str]) -> tuple[Account, dt.date]:
     """The account (`account`, an id) and the month (`month`, YYYY-MM) that a URL's query names, or BadQuery."""
-    pk = given.get("account", "")
-    known = Account.objects.filter(pk=pk).first() if pk.isascii() and pk.isdecimal() and len(pk) <= 18 else None
+    known = Account.objects.filter(pk=row_id(given.get("account", ""))).first()
     if known is None:
         raise BadQuery("account", "absent")
     try:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from django.contrib import messages
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Model, QuerySet
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import FieldDoesNotExist, PermissionDenied, ValidationError
+from django.db.models import IntegerField, Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
@@ -26,6 +28,7 @@ from billing.admin.changes import columns_readable, history_of
 from billing.admin.forms import KeptForm, with_mark
 from billing.admin.typed import ModelAdmin, ModelForm, TabularInline
 from billing.audit import SECRET
+from billing.row_ids import MOST_DIGITS
 
 if TYPE_CHECKING:
     from django.db.models.options import Options
@@ -90,6 +93,21 @@ class KeptAdmin(ModelAdmin[Row]):
         columns = {field.name for field in obj._meta.concrete_fields}
         if changed := columns.intersection((*form.changed_data, *getattr(form, "also_changed", ()))):
             obj.save(update_fields=changed)
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """A number in the URL that no column holds is a wrong filter: told as such, before a database fails on it."""
+        if any(self._is_beyond(name, text) for name, texts in request.GET.lists() for text in texts):
+            raise IncorrectLookupParameters
+        return super().get_changelist_instance(request)
+
+    def _is_beyond(self, lookup: str, text: str) -> bool:
+        name = lookup.partition("__")[0]
+        try:
+            field: Any = self.opts.pk if name == "pk" else self.opts.get_field(name)
+        except FieldDoesNotExist:
+            return False
+        numbers = isinstance(field.target_field if field.is_relation else field, IntegerField)
+        return numbers and any(len(part) > MOST_DIGITS and part.lstrip("-").isdecimal() for part in text.split(","))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Row | None:
         return super().get_object(request, object_id, from_field) if is_id(self.opts, object_id) else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -27,6 +29,7 @@ from billing.admin.filters import AccountFilter, Choice, FieldFilter
 from billing.admin.typed import ModelAdmin, ModelForm, TextWidget
 from billing.models import Adjustment, ApiKey, UsageRecord
 from billing.money import NANO_PLACES, NANOS
+from billing.row_ids import row_id
 from billing.words import reason_words
 
 APPROVE = "billing.approve_adjustment"
@@ -103,6 +106,13 @@ class RejectForm(forms.Form):
     reason = forms.CharField(label=gettext_lazy("reason"), max_length=300, widget=TextWidget())
 
 
+class KeySelect(AutocompleteSelect):
+    """Django's own asks the database for whatever stands in the URL or was sent."""
+
+    def optgroups(self, name: str, value: Sequence[str], attr: dict[str, Any] | None = None) -> Any:
+        return super().optgroups(name, [text for text in value if row_id(str(text))], attr)
+
+
 @admin.register(Adjustment)
 class AdjustmentAdmin(EndlessAdmin[Adjustment]):
     form = ProposalForm
@@ -152,6 +162,11 @@ class AdjustmentAdmin(EndlessAdmin[Adjustment]):
         return [action for action in found if action.action_name in fitting]
 
     # --- changes ---
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name in self.autocomplete_fields:
+            kwargs["widget"] = KeySelect(db_field, self.admin_site)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

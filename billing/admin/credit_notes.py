@@ -24,6 +24,7 @@ from billing.admin.typed import ChecksWidget, TextWidget
 from billing.credit_notes import CreditRefused, Preview, Wanted
 from billing.models import CreditNote, CreditNoteLine, Invoice
 from billing.money import NANOS
+from billing.row_ids import row_id
 
 ADD = "billing.add_creditnote"
 
@@ -153,7 +154,7 @@ class CreditNoteAdmin(EndlessAdmin[CreditNote]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        note = CreditNote.objects.filter(pk=object_id).first() if object_id.isdecimal() else None
+        note = CreditNote.objects.filter(pk=row_id(object_id)).first()
         context = {**(extra_context or {}), **({} if note is None else note_lines(note))}
         return super().change_view(request, object_id, form_url, context)
 

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from billing.admin.typed import DropdownFilter, ModelAdmin
 from billing.models import Account, Price
+from billing.row_ids import row_id
 from billing.usage import ENDINGS, METERINGS
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class AccountFilter(FieldFilter):
         return [(str(pk), name) for pk, name in Account.objects.values_list("pk", "name")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        chosen = self.value() or ""
-        return queryset.filter(account_id=int(chosen)) if chosen.isdecimal() else queryset
+        chosen = self.value()
+        return queryset.filter(account_id=row_id(chosen)) if chosen else queryset
 
 
 class UnpricedFilter(DropdownFilter):

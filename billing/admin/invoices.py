@@ -48,6 +48,7 @@ from billing.credit_notes import Credited, due_nanos
 from billing.lines import ADJUSTMENT, CARRIED_OVER
 from billing.models import Adjustment, ApiKey, CreditNote, Invoice, InvoiceCounter, InvoiceLine, UsageRecord
 from billing.money import NANO_PLACES
+from billing.row_ids import row_id
 from billing.words import in_words, stored_words
 
 OF_ADJUSTMENTS = (ADJUSTMENT, CARRIED_OVER)
@@ -193,7 +194,7 @@ class InvoiceAdmin(ReadOnlyAdmin[Invoice]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        invoice = Invoice.objects.filter(pk=object_id).first() if object_id.isdecimal() else None
+        invoice = Invoice.objects.filter(pk=row_id(object_id)).first()
         context = {**(extra_context or {}), **({} if invoice is None else statement(invoice))}
         return super().change_view(request, object_id, form_url, context)
 

@@ -14,6 +14,8 @@ from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest
 from unfold.paginator import InfinitePaginator
 
+from billing.row_ids import row_id
+
 BEFORE, AFTER = "before", "after"
 
 
@@ -39,7 +41,7 @@ class KeysetChangeList(ChangeList):
         return found
 
     def get_results(self, request: HttpRequest) -> None:
-        before, after = (_id(self.at.get(name, "")) for name in (BEFORE, AFTER))
+        before, after = (row_id(self.at.get(name, "")) or None for name in (BEFORE, AFTER))
         rows, more = self.queryset, self.list_per_page + 1  # one more than is shown tells whether there are more
         if after is not None:
             found = list(rows.filter(pk__gt=after).order_by("pk")[:more])
@@ -60,7 +62,3 @@ class KeysetChangeList(ChangeList):
         self.result_list, self.result_count = shown, len(shown)
         self.full_result_count, self.show_full_result_count = len(shown), False
         self.show_admin_actions, self.can_show_all, self.multi_page = True, False, False
-
-
-def _id(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) < 19 else None

@@ -51,6 +51,7 @@ from billing.models import Reconciliation, ReconciliationMapping, Reconciliation
 from billing.money import NANO_PLACES
 from billing.provider_files import Fault, FileMapping, Reading
 from billing.reconciliation import AlreadyUploaded, Unreadable
+from billing.row_ids import row_id
 from billing.usage import BUCKETS
 
 SAMPLE_LINES = 8
@@ -188,7 +189,7 @@ class ReconciliationAdmin(KeptAdmin[Reconciliation]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        kept = Reconciliation.objects.defer("content").filter(pk=object_id).first() if object_id.isdecimal() else None
+        kept = Reconciliation.objects.defer("content").filter(pk=row_id(object_id)).first()
         found = {} if kept is None else context(kept, request)
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **found})
 
@@ -378,7 +379,7 @@ class ReconciliationRowAdmin(EndlessAdmin[ReconciliationRow]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        row = ReconciliationRow.objects.filter(pk=object_id).first() if object_id.isdecimal() else None
+        row = ReconciliationRow.objects.filter(pk=row_id(object_id)).first()
         found = {} if row is None else _bucket_table(row)
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **found})
 

@@ -20,6 +20,7 @@ from billing.admin.lines import records_behind
 from billing.admin.typed import DropdownFilter, ModelAdmin, TextFilter
 from billing.models import Account, ApiKey, InvoiceLine
 from billing.periods import YEARS, parse_day
+from billing.row_ids import row_id
 
 PERIODS = {"1": gettext_lazy("last 24 hours"), "7": gettext_lazy("last 7 days"), "30": gettext_lazy("last 30 days")}
 USUAL_PERIOD = "1"
@@ -104,9 +105,8 @@ class LineFilter(DropdownFilter):
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Choice]:
         chosen = request.GET.get("line", "")
-        self.line = (
-            InvoiceLine.objects.select_related("invoice").filter(pk=chosen).first() if chosen.isdecimal() else None
-        )
+        lines = InvoiceLine.objects.select_related("invoice")
+        self.line = lines.filter(pk=row_id(chosen)).first() if chosen else None
         return [] if self.line is None else [(chosen, f"{self.line.invoice}: {self.line}")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -144,10 +144,10 @@ def _zone_of(request: HttpRequest) -> str:
     accounts = Account.objects.all()
     if key := request.GET.get("key", "").strip():
         accounts = accounts.filter(keys__in=keys_named(key)).distinct()
-    elif (chosen := request.GET.get("api_key", "")).isdecimal():
-        accounts = accounts.filter(keys=int(chosen))
-    elif (chosen := request.GET.get("account", "")).isdecimal():
-        accounts = accounts.filter(pk=int(chosen))
+    elif chosen := request.GET.get("api_key"):
+        accounts = accounts.filter(keys=row_id(chosen))
+    elif chosen := request.GET.get("account"):
+        accounts = accounts.filter(pk=row_id(chosen))
     else:
         return "UTC"
     zones = set(accounts.values_list("timezone", flat=True)[:50])

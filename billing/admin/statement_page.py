@@ -27,6 +27,7 @@ from billing.models import Account, Adjustment, CreditNote, Invoice, UsageRecord
 from billing.money import NANO_PLACES
 from billing.periods import local_day
 from billing.report_query import BadQuery
+from billing.row_ids import row_id
 from billing.statements import Billed, Statement, Used
 from billing.usage_report import cost_nanos
 from billing.words import reason_words
@@ -81,7 +82,7 @@ def statement_file(request: HttpRequest, format_: str) -> HttpResponseBase:
 
 def _last_month(account: str, as_of: dt.datetime) -> str:
     """The month before this one in the account's zone."""
-    zones = Account.objects.filter(pk=account).values_list("timezone", flat=True) if account.isdecimal() else []
+    zones = Account.objects.filter(pk=row_id(account)).values_list("timezone", flat=True) if account else []
     today = local_day(as_of, ZoneInfo(next(iter(zones), "UTC")))
     return f"{today.replace(day=1) - dt.timedelta(days=1):%Y-%m}"
 

@@ -37,6 +37,7 @@ from billing.report_query import (
     Query,
     Span,
 )
+from billing.row_ids import row_id
 from billing.usage_report import Days, Report
 from billing.usage_sheet import DIMENSION_WORDS
 
@@ -183,10 +184,10 @@ def _filter_choices(report: Report | None, chosen: dict[str, str]) -> list[tuple
 def _keys(chosen: dict[str, str]) -> list[tuple[str, str]]:
     """The chosen account's keys; without one only the key that is chosen, for there may be thousands."""
     keys = ApiKey.objects.select_related("account").order_by("account__name", "name")
-    if chosen["account"].isdecimal():
-        keys = keys.filter(account=int(chosen["account"]))
-    elif chosen["key"].isdecimal():
-        keys = keys.filter(pk=int(chosen["key"]))
+    if chosen["account"]:
+        keys = keys.filter(account_id=row_id(chosen["account"]))
+    elif chosen["key"]:
+        keys = keys.filter(pk=row_id(chosen["key"]))
     else:
         return []
     return [(str(key.pk), str(key)) for key in keys]

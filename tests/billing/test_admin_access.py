@@ -287,7 +287,7 @@ def test_sidebar_shows_what_opens(login: Login, world: World) -> None:
             assert client.get(link).status_code == 200
 
 
-@pytest.mark.parametrize("text", ["abc", "²", "1" * 40])
+@pytest.mark.parametrize("text", ["abc", "²", "1" * 40, "1" * 5000])
 def test_what_is_no_id_is_not_found(login: Login, world: World, text: str) -> None:
     """On every page of a row, and for what can be done with one."""
     client, seen = login("root"), 0
@@ -298,3 +298,42 @@ def test_what_is_no_id_is_not_found(login: Login, world: World, text: str) -> No
                 assert response.status_code in (302, 403, 404), (model, pattern.name)
                 seen += 1
     assert seen > 3 * len(admin.site._registry)
+
+
+@pytest.mark.parametrize("text", ["abc", "²", str(2**63), f"-{2**70}", "1" * 5000])
+def test_no_filter_fails_on_what_is_no_id(login: Login, world: World, text: str) -> None:
+    client = login("root")
+    for model, page in admin.site._registry.items():
+        filters = {one if isinstance(one, str) else one.parameter_name for one in page.list_filter}
+        for name in {"id__in", "account", "api_key", "invoice", "key", "line", "groups__exact", *filters}:
+            response = client.get(reverse(f"admin:{name_of(model)}_changelist"), {name: text})
+            assert response.status_code in (200, 302, 400), (model, name)
+
+
+def test_list_of_no_account_is_empty(login: Login, world: World) -> None:
+    client = login("root")
+    assert not client.get(reverse("admin:billing_apikey_changelist"), {"account": "²"}).context["cl"].result_list
+    assert client.get(reverse("admin:billing_openstream_rows"), {"account": "9" * 20}).status_code == 400
+
+
+@pytest.mark.parametrize("text", [str(2**63), "1" * 5000])
+@pytest.mark.parametrize(
+    ("url", "name", "said"),
+    [
+        ("/admin/usage/", "account", "The field “account” has an unknown value."),
+        ("/admin/usage/", "key", "The field “key” has an unknown value."),
+        ("/admin/statement/", "account", "There is no such account or key"),
+    ],
+)
+def test_reports_say_what_is_no_id(login: Login, world: World, url: str, name: str, said: str, text: str) -> None:
+    page = login("root").get(url, {name: text})
+    assert page.status_code == 400
+    assert said in page.text
+
+
+@pytest.mark.parametrize("text", ["abc", str(2**63), "1" * 5000])
+def test_key_of_an_adjustment_is_refused(login: Login, world: World, text: str) -> None:
+    client, url = login("finance"), reverse("admin:billing_adjustment_add")
+    assert client.get(url, {"api_key": text}).status_code == 200
+    sent = {"api_key": text, "amount_nanos": "-1", "kind": "goodwill", "reason": "late"}
+    assert "Select a valid choice" in client.post(url, sent).text
