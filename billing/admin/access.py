@@ -19,12 +19,14 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import FieldDoesNotExist, PermissionDenied, ValidationError
 from django.db.models import IntegerField, Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 from unfold.enums import ActionVariant
 from unfold.paginator import InfinitePaginator
 
 from billing.admin.changes import columns_readable, history_of
+from billing.admin.display import change_url
 from billing.admin.forms import KeptForm, with_mark
 from billing.admin.typed import ModelAdmin, ModelForm, TabularInline
 from billing.audit import SECRET
@@ -69,6 +71,13 @@ class KeptAdmin(ModelAdmin[Row]):
     """What the figures of a list mean, where it is not plain."""
 
     def has_delete_permission(self, request: HttpRequest, obj: Row | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Row | None = None) -> bool:
+        return super().has_change_permission(request, obj) and not (obj is not None and self.is_closed(obj))
+
+    def is_closed(self, obj: Row) -> bool:
+        """Whether the row takes no more changes, whoever asks."""
         return False
 
     def has_act_permission(self, request: HttpRequest, obj: object = None) -> bool:
@@ -135,6 +144,12 @@ class KeptAdmin(ModelAdmin[Row]):
         if object_id is not None and not is_id(self.opts, object_id):
             told: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]  # Django's
             return told
+        if request.method == "POST" and object_id is not None and self.has_change_permission(request):
+            row = self.get_object(request, unquote(object_id))
+            if row is not None and self.is_closed(row):
+                text = _("This was changed meanwhile and takes no more changes: nothing was saved.")
+                messages.error(request, text)
+                return redirect(change_url(row))
         return super().changeform_view(request, object_id, form_url, extra_context)
 
     def history_view(

@@ -203,9 +203,8 @@ class ApiKeyAdmin(KeyActions, KeyRotation, KeptAdmin[ApiKey]):
         shown = ("state", "made", "links")
         return shown if obj is None else ("account", *shown)
 
-    def has_change_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:
-        revoked = obj is not None and obj.revoked_at is not None
-        return not revoked and super().has_change_permission(request, obj)
+    def is_closed(self, obj: ApiKey) -> bool:
+        return obj.revoked_at is not None
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         key = ApiKey.objects.filter(pk=object_id, revoked_at=None).first()

@@ -217,8 +217,8 @@ class PriceAdmin(KeptAdmin[Price]):
             (gettext_lazy("Other"), {"fields": ("long_context_shown", "tiers_shown", "tools_shown")}),
         )
 
-    def has_change_permission(self, request: HttpRequest, obj: Price | None = None) -> bool:
-        return super().has_change_permission(request, obj) and not (obj is not None and is_used(obj))
+    def is_closed(self, obj: Price) -> bool:
+        return is_used(obj)
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, price: Price) -> SafeString:

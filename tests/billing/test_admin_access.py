@@ -15,6 +15,7 @@ from django.db.models import Model
 from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils.html import escape
+from django.views.defaults import server_error
 
 from billing.models import AuditEntry, Invoice, UsageRecord
 from hopbase_site.models import SecondFactor
@@ -337,3 +338,22 @@ def test_key_of_an_adjustment_is_refused(login: Login, world: World, text: str) 
     assert client.get(url, {"api_key": text}).status_code == 200
     sent = {"api_key": text, "amount_nanos": "-1", "kind": "goodwill", "reason": "late"}
     assert "Select a valid choice" in client.post(url, sent).text
+
+
+@pytest.mark.parametrize(("language", "home"), [("en", "To the admin's home page"), ("zh-hant", "回到管理介面首頁")])
+def test_refusals_have_pages_of_their_own(login: Login, language: str, home: str) -> None:
+    client = login("nobody")
+    for url, status in (("/admin/billing/apikey/", 403), ("/nowhere/", 404)):
+        page = client.get(url, headers={"accept-language": language})
+        assert page.status_code == status
+        assert f'lang="{language}"' in page.text
+        assert f'<a href="/admin/">{home}</a>' in page.text
+    form = Client(enforce_csrf_checks=True).post("/admin/login/", headers={"accept-language": language})
+    assert (form.status_code, home in form.text) == (403, True)
+
+
+def test_own_error_leads_home_in_both_languages() -> None:
+    page = server_error(RequestFactory().get("/admin/"))
+    assert page.status_code == 500
+    assert b'<div lang="zh-hant">' in page.content
+    assert page.content.count(b'<a href="/admin/">') == 2
