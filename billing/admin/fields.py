@@ -123,6 +123,15 @@ def read_currency(text: str) -> str:
     return code
 
 
+def _is_deep(table: Any, most: int = 2) -> bool:
+    """Whether a table holds others within its own. What is deep enough could be parsed, but not be shown or kept."""
+    level = [table]
+    for _depth in range(most):
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        level = [inner for inner in level if isinstance(inner, dict | list)]
+    return bool(level)
+
+
 class TableField(forms.CharField):
     """A JSON object, as a dict whose fractions are Decimals."""
 
@@ -140,7 +149,9 @@ class TableField(forms.CharField):
             table = json.loads(text, parse_float=Decimal, parse_constant=str) if text.strip() else {}
         except ValueError:
             raise ValidationError(_("This is not JSON.")) from None
-        if not isinstance(table, dict):
+        except RecursionError:
+            table = None
+        if not isinstance(table, dict) or _is_deep(table):
             raise ValidationError(_("Write a JSON object: names and numbers within braces."))
         return table
 

@@ -69,6 +69,8 @@ def added(client: Client, data: dict[str, object]) -> Any:
         ({"input": "", "output": ""}, "names no bucket"),
         ({"tiers": "not json"}, "This is not JSON."),
         ({"tiers": "[1]"}, "Write a JSON object"),
+        *(({"tiers": '{"a":' * deep + "1" + "}" * deep}, "Write a JSON object") for deep in (3, 900, 2000)),
+        ({"server_tools": '{"a":' + "[" * 900 + "]" * 900 + "}"}, "Write a JSON object"),
         ({"tiers": '{"batch": {"inputs": 1}}'}, "unknown key"),
         ({"tiers": '{"batch": NaN}'}, "cannot be kept"),
         ({"server_tools": '{"web_search": "free"}'}, "is not an amount"),
