@@ -61,6 +61,19 @@ def test_preview_shows_differences_alone(login: Login, world: World) -> None:
     assert "no-store" in response["Cache-Control"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "button"),
+    [
+        ("models: [{name: gpt-5.6-sol, stall_seconds: 90}]", "1 change.", "Apply 1 change<"),
+        (FILE, "3 changes.", "3 changes<"),
+    ],
+)
+def test_preview_counts_changes(login: Login, world: World, text: str, said: str, button: str) -> None:
+    page = upload(login("operator"), text).text
+    assert f"hop.yaml would make {said}" in page
+    assert button in page
+
+
 def test_preview_tells_with_what_rows_begin(login: Login, world: World) -> None:
     text = "accounts:\n  - {name: northwind, keys: [{name: second, limits: {concurrency: 5}}]}\n"
     rows = [(row["field"], row["before"], row["after"]) for row in upload(login("operator"), text).context["rows"]]
