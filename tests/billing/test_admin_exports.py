@@ -13,7 +13,7 @@ from django.test import AsyncClient, Client
 from django.urls import reverse
 from django.utils.timezone import now
 
-from billing import exports, invoice_documents, invoices, tasks
+from billing import exports, invoice_documents, invoices, month_close, tasks
 from billing.exports import Format, Kind, State
 from billing.models import Export, Invoice
 from tests.billing.admin_site import Login
@@ -169,7 +169,7 @@ def test_long_issue_leaves_its_document_to_beat(login: Login) -> None:
     """Nobody waits for it before a page, neither at the issue nor at a look; within a minute it is there."""
     draft = long_draft(invoice_documents.DIRECT_LINES // 2 + 1)
     client = login("finance")
-    client.post(reverse("admin:billing_invoice_issue", args=[draft.pk]))
+    client.post(reverse("admin:billing_invoice_issue", args=[draft.pk]), {"seen": month_close.seen_of([draft])})
     assert Invoice.objects.get().status == "open"
     assert invoice_documents.made(draft) is None
     answer = client.get(reverse("admin:invoice_pdf", args=[draft.pk]), follow=True)
