@@ -147,11 +147,20 @@ def rate(
         if cost > MAX_NANOS:
             raise NoPrice(phrase(TOO_LARGE, model=model))
     except NoPrice as missing:
-        return unrated(str(missing), parts)
+        return _unrated_all(str(missing), parts)
     return replace(own, cost_nanos=cost, items=tuple(items))
 
 
-def unrated(reason: str, parts: Sequence[Part]) -> Rating:
+def foreign(model: str, price: str, account: str, parts: Sequence[Part]) -> Rating:
+    """The rating of a request whose price is in another currency than its account."""
+    return _unrated_all(_in_other_currency(model, price, account), parts)
+
+
+def _in_other_currency(model: str, price: str, account: str) -> str:
+    return phrase(OTHER_CURRENCY, model=model, price=price, account=account)
+
+
+def _unrated_all(reason: str, parts: Sequence[Part]) -> Rating:
     """A rating of zeros: a request that waits for a price."""
     items = [item for part in parts for item in _unrated(part)]
     return Rating(0, dict.fromkeys(BUCKETS, 0), {}, items, unpriced_reason=reason[:MAX_REASON])
@@ -247,7 +256,7 @@ class _Terms:
         if price is None:
             raise NoPrice(phrase(NO_MODEL, model=model))
         if price.currency != self.currency:
-            raise NoPrice(phrase(OTHER_CURRENCY, model=model, price=price.currency, account=self.currency))
+            raise NoPrice(_in_other_currency(model, price.currency, self.currency))
         return price
 
 

@@ -75,7 +75,8 @@ class Passage:
         if self.ended is not None and raw.endswith(b"\r\n\r"):  # the last byte of a CRLF stream, perhaps not here yet
             raw += b"\n"
         if self.meter.error is not None:  # whoever asks for it later gets no more than the client
-            raw, self.meter.error = scrub(raw, self._hidden()), scrub_error(self.meter.error, self._hidden())
+            hidden = self._hidden()
+            raw, self.meter.error = scrub(raw, hidden), scrub_error(self.meter.error, hidden)
         self._passed = bool(raw)
         if raw:
             self._held.append(raw)

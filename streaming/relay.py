@@ -109,11 +109,15 @@ async def relay(run: Run, plan: Plan, options: RelayOptions) -> None:
             options.health.abandoned(route.id)
             raise
         run.failures.append(failure)
+        last, run.live = (
+            run.live,
+            None,
+        )  # nothing of an attempt that failed is the client's, whatever ends the request now
         following = plan.after(route, failure)
         if following is None:
             break
         route, wait_s = following
-        await _wait(run, wait_s, options)
+        await _wait(run, last, wait_s, options)
         if run.client.left:  # what is read on for the bill's sake is not asked for again
             break
     if skipped and not run.failures:
@@ -122,9 +126,8 @@ async def relay(run: Run, plan: Plan, options: RelayOptions) -> None:
     await _give_up(run)
 
 
-async def _wait(run: Run, wait_s: float, options: RelayOptions) -> None:
+async def _wait(run: Run, last: Live | None, wait_s: float, options: RelayOptions) -> None:
     """Until a rate limit is over; a stream's client gets its keepalives meanwhile."""
-    last, run.live = run.live, None
     if not wait_s:
         return
     if last is None or not run.facts.stream:
@@ -189,7 +192,7 @@ async def _post(run: Run, report: AttemptReport, options: RelayOptions) -> Upstr
             options.no_usage_asked.add(route.id)
         return answer
     try:
-        await _raise_for_answer(run, report, answer)
+        await _raise_for_answer(run, report, answer, asked_usage=ask_usage and run.facts.usage_is_ours_to_ask)
     finally:
         await answer.aclose()
     raise AssertionError("unreachable")
@@ -200,13 +203,12 @@ def _was_refused_usage(run: Run) -> bool:
     return bool(run.failures) and run.failures[-1].kind == "stream_options"
 
 
-async def _raise_for_answer(run: Run, report: AttemptReport, answer: UpstreamAnswer) -> None:
+async def _raise_for_answer(run: Run, report: AttemptReport, answer: UpstreamAnswer, *, asked_usage: bool) -> None:
     if 200 <= answer.status < 300:
         raise AttemptFailed(Failure("failed", f"the answer's content encoding is {answer.encoding[:20]!r}"))
     raw, hidden = await _error_body(answer), _hidden(run, report)
     error = scrub_error(run.wire.read_error(answer.status, raw or b""), hidden)
-    if error.refused_stream_options and not _asks_usage_itself(run):
-        error = replace(error, refused_stream_options=False)
+    error = replace(error, refused_stream_options=error.refused_stream_options and asked_usage)
     original = None
     if raw is not None and not is_markup(raw):  # a proxy's page says nothing to an SDK
         kind = scrub_text(answer.content_type, hidden) or "application/json"
@@ -221,13 +223,6 @@ async def _raise_for_answer(run: Run, report: AttemptReport, answer: UpstreamAns
             retry_after_s=retry_after_s(answer.headers, dt.datetime.now(dt.UTC)),
         )
     )
-
-
-def _asks_usage_itself(run: Run) -> bool:
-    """Whether `stream_options` is the gateway's doing: what a client says there is the client's to mend."""
-    options = run.facts.body.get("stream_options") or {}
-    own = run.wire.name == "chat_completions" and run.facts.stream and options.keys() <= {"include_usage"}
-    return own and not _was_refused_usage(run)
 
 
 async def _error_body(answer: UpstreamAnswer) -> bytes | None:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from billing.ledger.entries import Settlement
 from billing.models import Account
-from billing.phrases import phrase
-from billing.pricing import OTHER_CURRENCY, unrated
+from billing.pricing import foreign
 
 
 class Terms(NamedTuple):
@@ -38,9 +37,8 @@ def held(settlement: Settlement, terms: Terms) -> Settlement:
     zone, currency = terms
     rating = settlement.rating
     if currency != settlement.currency and (rating.price_version or rating.items):
-        told = {"model": settlement.open.model, "price": settlement.currency, "account": currency}
         parts = settlement.reported.parts if settlement.reported else ()
-        rating = unrated(phrase(OTHER_CURRENCY, **told), parts)
+        rating = foreign(settlement.open.model, settlement.currency, currency, parts)
     if rating is settlement.rating and terms == (settlement.zone, settlement.currency):
         return settlement
     return dataclasses.replace(settlement, zone=zone, currency=currency, rating=rating)

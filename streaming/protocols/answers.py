@@ -39,7 +39,7 @@ def told_error(event: SSEEvent, body: object) -> object:
     """The error that an event tells, for `read_error_object`; None where it tells none. `body`: its object, if any.
 
     Told by its line `event: error`, whatever its data; by the key `error`, also in a list (Google); by an `error` as
-    its type or object (vLLM); or by a code and a message where nothing says what the event is (DashScope).
+    its type or object (vLLM); by a status of MiniMax's; or by a message where nothing else says what the event is.
     """
     if event.name == "error":
         return body or _said(event.data)
@@ -47,12 +47,21 @@ def told_error(event: SSEEvent, body: object) -> object:
         said = _said(event.data) if (event.data or b"").lstrip().startswith(b"[") else None
         listed = isinstance(said, list) and said and isinstance(said[0], Mapping) and said[0].get("error")
         return said if listed else None
-    by_kind = body.get("error") or body.get("type") == "error" or body.get("object") == "error"
-    bare = not event.name and "code" in body and isinstance(body.get("message"), str) and not _WHAT_IT_IS & body.keys()
-    return body if by_kind or bare else None
+    kinds = (body.get("type"), body.get("object"))
+    base = body.get("base_resp")  # in all that MiniMax sends; its status is 0 else
+    failed = isinstance(base, Mapping) and base.get("status_code")
+    return body if body.get("error") or "error" in kinds or failed or _is_bare_error(event, body) else None
 
 
-_WHAT_IT_IS = {"type", "object", "choices", "response"}
+def _is_bare_error(event: SSEEvent, body: Mapping[str, Any]) -> bool:
+    """A message that is part of no answer: DashScope's {"code", "message"}, FastAPI's {"detail"}, {"error_message"}."""
+    kind = str(body.get("type") or "")
+    if event.name or any(body.get(part) for part in ("object", "choices", "response")):
+        return False
+    if kind and not kind.lower().endswith("error"):
+        return False
+    said = isinstance(body.get("message"), str) and (kind or "code" in body)
+    return bool(said or body.get("detail") or body.get("error_message"))
 
 
 def _said(data: bytes | None) -> object:

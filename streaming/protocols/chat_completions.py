@@ -49,9 +49,9 @@ _TOOL_COUNTERS = ("server_tool_use_details", "server_tool_use", "server_side_too
 
 _KNOWN_COUNTERS = frozenset({
     "prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens",
-    "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "reasoning_tokens", *counts.CACHE_COUNTERS,
+    "prompt_cache_miss_tokens", "reasoning_tokens", *counts.CACHE_COUNTERS,
     *("prompt_tokens_details." + name for name in (
-        *counts.CACHE_COUNTERS, "text_tokens", "audio_tokens", "image_tokens", "video_tokens")),
+        *counts.CACHE_DETAILS, "text_tokens", "audio_tokens", "image_tokens", "video_tokens")),
     *("completion_tokens_details." + name for name in (
         "reasoning_tokens", "text_tokens", "audio_tokens", "image_tokens", "accepted_prediction_tokens",
         "rejected_prediction_tokens")),
@@ -77,9 +77,7 @@ def read_usage(usage: Mapping[str, Any], options: MeterOptions, *, tier: str, pr
     output = completion or 0
     if reasoning and _is_outside(reasoning, prompt or 0, output, usage, options):
         output += reasoning
-    tools = {
-        name: count for key in _TOOL_COUNTERS for name, count in counts.server_tools(counts.inner(usage, key)).items()
-    }
+    tools = counts.tools_of(usage, _TOOL_COUNTERS)
     fresh = (prompt or 0) - max(0, read) - max(0, written) - hour
     checked, flags = TokenUsage(fresh, read, written, hour, output, reasoning, tools).checked()
     flags += (*counts.unknown_flags(usage, _KNOWN_COUNTERS), *counts.unknown_tools(usage, _TOOL_COUNTERS))
@@ -125,13 +123,15 @@ def read_request(raw: bytes) -> RequestFacts:
     asked = body.get("stream_options")
     if asked is not None and not isinstance(asked, dict):
         raise BadRequest("`stream_options` is not an object; send one or leave it out.", param="stream_options")
+    stream = requests.stream_of(body)
     return RequestFacts(
         model=body["model"],
-        stream=requests.stream_of(body),
+        stream=stream,
         body=body,
         max_output=requests.token_limit(body, _LIMITS),
         choices=max(1, counts.whole(body.get("n")) or 1),
         include_usage=counts.inner(body, "stream_options").get("include_usage") is True,
+        usage_is_ours_to_ask=stream and counts.inner(body, "stream_options").keys() <= {"include_usage"},
         service_tier=requests.text_of(body, "service_tier"),
         stored=requests.stored_objects(raw, body),
     )
@@ -579,7 +579,7 @@ class Meter:
 
     def _failed(self, event: SSEEvent, chunk: dict[str, Any], output: bool) -> Verdict | None:
         """The end of the stream if an event is the provider's error."""
-        told = told_error(event, chunk) or _flat_error(chunk)
+        told = told_error(event, chunk)
         if self._choice_failed and told is None:  # OpenRouter's stands in the choice
             told = next((choice for choice in _list(chunk.get("choices")) if counts.inner(choice, "error")), chunk)
         if told is None:
@@ -651,15 +651,6 @@ class Meter:
     def _renamed(self, event: SSEEvent) -> bytes:
         edits = rename(event.data or b"", self._options.model, ("model",))
         return data_edits(event, edits) if edits else event.raw
-
-
-def _flat_error(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """A chunk that is an error by what stands in it alone: no chunk of an answer has a message, and no choices."""
-    if chunk.get("choices"):
-        return None
-    said = isinstance(chunk.get("message"), str) and ("code" in chunk or "type" in chunk)
-    status = counts.inner(chunk, "base_resp").get("status_code")  # MiniMax, whose chunks all have it: 0
-    return chunk if said or chunk.get("detail") or chunk.get("error_message") or status else None
 
 
 def _around_text(raw: bytes) -> tuple[bytes, bytes] | None:

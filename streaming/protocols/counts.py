@@ -34,34 +34,26 @@ def first(*values: object) -> int | None:
     return next((number for number in map(whole, values) if number is not None), None)
 
 
+_READ = ("cached_tokens", "cache_read_input_tokens", "cached_read_tokens")
+_READ_BESIDE = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens", "cached_write_tokens")
+_WRITTEN_BESIDE = ("cache_creation_input_tokens",)
+_SPLITS = ("cache_creation_token_details", "cache_creation")
+"""OpenAI's spellings first; then DeepSeek's, Moonshot's, Anthropic's, LiteLLM's, DashScope's, Perplexity's, …"""
+_SPLIT = [f"{split}.ephemeral_{time}_input_tokens" for split in _SPLITS for time in ("5m", "1h")]
+CACHE_DETAILS = (*_READ, *_WRITTEN, *_SPLIT)
+CACHE_COUNTERS = (*_READ_BESIDE, *_WRITTEN_BESIDE, *_SPLIT)
+"""The counters that `cached` reads of the input's details, and of the usage itself."""
+
+
 def cached(usage: Mapping[str, Any], details: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Tokens read from the cache, written to it, and written to it for an hour, of an OpenAI-like usage.
-
-    OpenAI's spelling (`details`: of the input), or else DeepSeek's, Moonshot's, Anthropic's, LiteLLM's, DashScope's,
-    Perplexity's, Bifrost's.
-    """
-    read = first(
-        *(details.get(name) for name in ("cached_tokens", "cache_read_input_tokens", "cached_read_tokens")),
-        *(usage.get(name) for name in ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")),
-    )
-    written = first(
-        *(details.get(name) for name in ("cache_write_tokens", "cache_creation_tokens")),
-        *(details.get(name) for name in ("cache_creation_input_tokens", "cached_write_tokens")),
-        usage.get("cache_creation_input_tokens"),
-    )
-    splits = (inner(details, "cache_creation_token_details"), inner(details, "cache_creation"))
-    hours = (whole(split.get("ephemeral_1h_input_tokens")) or 0 for split in (*splits, inner(usage, "cache_creation")))
-    hour = min(max(0, next(filter(None, hours), 0)), max(0, written or 0))
-    return read or 0, (written or 0) - hour, hour
-
-
-CACHE_COUNTERS = (
-    "cached_tokens", "cache_read_input_tokens", "cached_read_tokens", "cache_write_tokens", "cache_creation_tokens",
-    "cache_creation_input_tokens", "cached_write_tokens", "cache_creation.ephemeral_5m_input_tokens",
-    "cache_creation.ephemeral_1h_input_tokens", "cache_creation_token_details.ephemeral_5m_input_tokens",
-    "cache_creation_token_details.ephemeral_1h_input_tokens",
-)  # fmt: skip
-"""What `cached` reads of the details, and of the usage itself."""
+    """Tokens read from the cache, written to it, and written to it for an hour; `details`: those of the input."""
+    read = first(*map(details.get, _READ), *map(usage.get, _READ_BESIDE)) or 0
+    written = first(*map(details.get, _WRITTEN), *map(usage.get, _WRITTEN_BESIDE)) or 0
+    splits = (inner(holder, split) for holder in (details, usage) for split in _SPLITS)
+    hours = (whole(split.get("ephemeral_1h_input_tokens")) for split in splits)
+    hour = min(max(0, next(filter(None, hours), 0)), max(0, written))
+    return read, written - hour, hour
 
 
 def server_tools(counters: Mapping[str, Any]) -> dict[str, int]:
@@ -73,6 +65,11 @@ def server_tools(counters: Mapping[str, Any]) -> dict[str, int]:
         if suffix and number:
             found[name.removesuffix(suffix)] = number
     return found
+
+
+def tools_of(usage: Mapping[str, Any], holders: Collection[str]) -> dict[str, int]:
+    """The same of several objects in a usage; of one tool the last that tells."""
+    return {name: number for holder in holders for name, number in server_tools(inner(usage, holder)).items()}
 
 
 def unknown_tools(usage: Mapping[str, Any], holders: Collection[str]) -> Iterator[str]:

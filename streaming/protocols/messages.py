@@ -219,7 +219,7 @@ class _FoldedUsage:
         if served is not None:  # the thinking was its own
             parts[served] = replace(parts[served], usage=replace(parts[served].usage, reasoning=reasoning))
             reasoning = None
-        own, flags = replace(own, reasoning=reasoning, server_tools=_server_tools(fields)).checked()
+        own, flags = replace(own, reasoning=reasoning, server_tools=counts.tools_of(fields, _TOOL_COUNTERS)).checked()
         flags += (*counts.unknown_flags(fields, _KNOWN_COUNTERS), *counts.unknown_tools(fields, _TOOL_COUNTERS))
         flags += tuple(_unknown_entries(fields))
         flags += tuple(self._absences(own, produced and served is None))
@@ -238,11 +238,6 @@ class _FoldedUsage:
         """The tier served. Fast mode has prices of its own but no tier name:
         https://platform.claude.com/docs/en/build-with-claude/fast-mode."""
         return "fast" if self.fields.get("speed") == "fast" else str(self.fields.get("service_tier") or "")
-
-
-def _server_tools(fields: Mapping[str, Any]) -> dict[str, int]:
-    told = (counts.inner(fields, key) for key in _TOOL_COUNTERS)
-    return {name: number for counters in told for name, number in counts.server_tools(counters).items()}
 
 
 def _moves_into_cache(fields: Mapping[str, Any], usage: Mapping[str, Any]) -> bool:

@@ -46,6 +46,8 @@ class RequestFacts:
     max_output: int | None = None
     choices: int = 1
     include_usage: bool = False
+    usage_is_ours_to_ask: bool = False
+    """Whether we ask for usage, and `stream_options` holds nothing else of the client's that it would have to mend."""
     service_tier: str = ""
     stored: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Stored objects that the request names, by field, with all ids: `previous_response_id`, `container`, `audio.id`,

@@ -152,12 +152,12 @@ def error_body(error: GatewayError, request_id: str) -> bytes:
 _KNOWN_COUNTERS = {
     "input_tokens", "output_tokens", "total_tokens", "prompt_tokens", "completion_tokens",
     *(f"{holder}_tokens_details.{name}" for holder in ("input", "prompt") for name in (
-        *counts.CACHE_COUNTERS, "text_tokens", "image_tokens", "audio_tokens",
+        *counts.CACHE_DETAILS, "text_tokens", "image_tokens", "audio_tokens",
         "cache_write_tokens_details.ttl_30m_tokens")),
     *(f"{holder}_tokens_details.{name}" for holder in ("output", "completion") for name in (
         "reasoning_tokens", "text_tokens", "image_tokens", "audio_tokens", "accepted_prediction_tokens",
         "rejected_prediction_tokens")),
-    "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", *counts.CACHE_COUNTERS, "reasoning_tokens",
+    "prompt_cache_miss_tokens", *counts.CACHE_COUNTERS, "reasoning_tokens",
     "server_tool_use", "server_tool_use_details", "server_side_tool_usage_details",
     "num_sources_used", "num_server_side_tools_used", "cost_in_usd_ticks", "context_details",
 }  # fmt: skip

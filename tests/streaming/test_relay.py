@@ -287,6 +287,13 @@ async def test_refused_stream_options_leave_other_routes():
     assert (outcome.status, outcome.run.route.id) == (200, 2)
 
 
+@pytest.mark.parametrize("wire", FORMATS)
+async def test_failed_attempt_is_nobody_s_bill(wire):
+    """Its prelude may report an input: whoever leaves while the error is written pays nothing for it."""
+    outcome = await relayed(wire, ScriptedAnswer(PRELUDE[wire]), attempts=1)
+    assert (outcome.status, outcome.run.live, outcome.run.meter) == (502, None, None)
+
+
 # --- what a client must not see ---
 
 TELLTALE = "call to http://provider-1.test/v1/x with Bearer secret-1 for vendor-model failed"
